@@ -1,4 +1,4 @@
-//! Each fault by itself, for a while, at a leader that has work to do: it makes a difference, and is got over.
+//! Single faults: each affects a busy leader for a while, makes a difference, and is overcome.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,18 +14,18 @@ use super::{
     world::World,
 };
 
-/// Of the network's times.
+/// Seed of the latencies.
 const SEED: u64 = 17;
 
 pub const REPLICAS: usize = 2;
 
-/// A Deployment of the users', by number.
+/// Number of a users' Deployment.
 const ROLLED: u8 = 0;
 
-/// When all is healed.
+/// Time of the heal.
 const HEAL: Time = seconds(60);
 
-/// A leader that has Foos to see to, and users who want something else from the twentieth second on.
+/// Returns a plan with a leader that has Foos to reconcile, and users who change them from the twentieth second on.
 fn busy() -> Plan {
     let mut plan = Plan::calm(SEED, REPLICAS, 2, seconds(170));
     plan.rest = seconds(130);
@@ -97,13 +97,13 @@ fn busy() -> Plan {
     plan
 }
 
-/// That, where this goes wrong in the twentieth second; and the same without it.
+/// Returns this plan with the faults, which begin in the twentieth second, and without them.
 pub fn with_and_without(faults: &[Fault], lasts: Duration) -> [Plan; 2] {
     let mut without = busy();
     let is = |what: fn(&Fault) -> bool| faults.iter().any(what);
     without.fencing = is(|fault| matches!(fault, Fault::FencingPart { .. }));
     let soon = |milliseconds| seconds(20) + Duration::from_millis(milliseconds);
-    // What concerns who lists shows when something is listed, and what concerns who opens a watch when one is opened.
+    // Some faults affect only lists, or only new watches. Force one.
     let needs_list = is(|fault| {
         matches!(
             fault,
@@ -122,7 +122,7 @@ pub fn with_and_without(faults: &[Fault], lasts: Duration) -> [Plan; 2] {
         let of = Calls::default();
         without.fault(soon(10), Fault::Reset { of }, Duration::ZERO);
     }
-    // What is asked for while a watch says nothing is seen to when that is noticed.
+    // Changes during a silent watch take effect when the silence is noticed.
     if let Some(noticed) = faults.iter().filter_map(Fault::is_noticed_in).max() {
         without.rest = HEAL + noticed;
         without.end = without.rest + seconds(50);
@@ -145,10 +145,10 @@ const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// What goes wrong of an API server, by its number.
+/// A fault of the API server with this number.
 type OfServer = fn(usize) -> Fault;
 
-/// What goes wrong, together, and for how long; of a replica, with this one.
+/// Returns sets of simultaneous faults, and their durations. Faults of a replica affect this one.
 #[allow(clippy::too_many_lines, reason = "a table")]
 fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
     let work = Calls {
@@ -195,7 +195,7 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
         (Fault::FencingPart { record: true }, seconds(10)),
         (Fault::FencingPart { record: false }, seconds(10)),
     ];
-    // Nobody creates a Lease that is there, nor an event twice that is about the same; and of the fencing record, a new leader asks.
+    // Unused in this plan: the Lease exists, no event repeats, and only a new leader uses the fencing record.
     let unused = [
         ("create", "leases"),
         ("patch", "events"),
@@ -292,7 +292,7 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
     all
 }
 
-/// The replica that holds the Lease.
+/// Returns the replica that holds the Lease.
 fn leader(world: &World) -> usize {
     let lease = Key::new(Kind::Lease, LEASE_NAMESPACE, LEASE);
     let holder = &world.store.get(&lease).unwrap()["spec"]["holderIdentity"];
@@ -301,8 +301,8 @@ fn leader(world: &World) -> usize {
     leader.who.replica
 }
 
-/// What the replicas asked for and when, what they were answered, and what came of it: without the versions, which anybody's
-/// write moves on, a policy's, too.
+/// Returns the replicas' calls with their times and responses, and the resulting objects. Without versions, because every write
+/// increases them, even the installation of a policy.
 fn lines(world: &World) -> Vec<String> {
     let calls = world.trace.calls.iter().map(|call| {
         let path = call.path.split_inclusive(['?', '&']);
@@ -324,23 +324,23 @@ fn lines(world: &World) -> Vec<String> {
     calls.chain(objects).collect()
 }
 
-/// What goes wrong, and its name.
+/// Returns the faults for the actual leader, with their names.
 pub fn all() -> Vec<(String, (Vec<Fault>, Duration))> {
     let mut calm = World::new(busy());
     calm.run_until(seconds(20));
     of_leader(leader(&calm))
 }
 
-/// What goes wrong where this one leads.
+/// Returns the faults for this leader, with their names.
 pub fn of_leader(replica: usize) -> Vec<(String, (Vec<Fault>, Duration))> {
     let named = |(faults, lasts)| (format!("{faults:?} for {lasts:?}"), (faults, lasts));
     faults(replica).into_iter().map(named).collect()
 }
 
-/// What the replicas did where nothing goes wrong, by plan: few are different.
+/// Results without a fault, by plan. Many faults share a plan.
 pub type Calm = Mutex<BTreeMap<String, Arc<Vec<String>>>>;
 
-/// Whatever goes wrong for a while makes a difference, and all is well in the end.
+/// Checks that the faults make a difference, and that the run violates no invariant.
 pub fn got_over((faults, lasts): &(Vec<Fault>, Duration), calm: &Calm) -> Vec<Violation> {
     let [with, without] = with_and_without(faults, *lasts);
     let key = without.to_string();
@@ -353,7 +353,7 @@ pub fn got_over((faults, lasts): &(Vec<Fault>, Duration), calm: &Calm) -> Vec<Vi
         lines
     });
     let (mut found, with) = examine(&with);
-    // That nobody would be kept from a write, who leads does not see.
+    // A missing policy rejects no write, so the leader cannot notice it.
     let can_be_seen = !matches!(faults[..], [Fault::FencingPart { record: false }]);
     if can_be_seen && lines(&with) == *without {
         found.push(Violation::of_the_run("it makes no difference".to_owned()));

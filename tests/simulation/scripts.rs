@@ -1,6 +1,8 @@
-//! Faults at every place: short lives of a few objects, each with a crash of whoever writes before, at and after each of its
-//! writes (but for what renews the Lease again and again), and with faults at each of the first calls of each kind. Of
-//! those that are much alike to a replica, the first call has all, and each other one in its turn.
+//! Faults at every place, in short scripts with few objects.
+//!
+//! The variations of a script have a crash before, at and after each write (except most renewals of the Lease). They also have
+//! faults of the first calls of each kind. Some faults look alike to a replica: the first call has all of them, every other
+//! call has one in turn.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,13 +13,13 @@ use super::{
     users::{Deed, Policy},
 };
 
-/// Of each kind of call, so many have each fault.
+/// Number of calls of each kind that have faults.
 const FIRST: usize = 20;
 
-/// No script has so many calls of a kind.
+/// No script has this many calls of a kind.
 const MOST: usize = 400;
 
-/// What replicas write.
+/// Resources that replicas write.
 const WRITTEN: &[&str] = &[
     "deployments",
     "foos/status",
@@ -26,7 +28,7 @@ const WRITTEN: &[&str] = &[
     "serviceaccounts",
 ];
 
-/// What they ask for.
+/// Resources that replicas use.
 const KNOWN: &[&str] = &[
     "foos",
     "foos/status",
@@ -42,7 +44,7 @@ const VERBS: [&str; 8] = [
     "get", "list", "stream", "watch", "create", "update", "patch", "delete",
 ];
 
-/// What whoever writes has before, at and after it.
+/// Crashes of the writer before, at and after its write.
 const CRASHES: [Happens; 6] = [
     Happens::CrashBefore(CONTAINER),
     Happens::CrashAt(CONTAINER),
@@ -52,40 +54,40 @@ const CRASHES: [Happens; 6] = [
     Happens::CrashAfter(POD),
 ];
 
-/// Which is back before another replica may take its Lease, and goes on with it.
+/// A container that is back before another replica may take its Lease, and continues with it.
 const CONTAINER: Then = Then::Container(Duration::from_secs(2));
 
-/// Which is another one: somebody else takes over.
+/// A pod with another identity: another replica takes over.
 const POD: Then = Then::Pod(Duration::from_secs(2));
 
-/// How long an answer is late that a fault makes late; longer than a term, but for the slowest clock.
+/// Delay of a late response. With the retry period (500 ms) as long as the renew deadline (2 s).
 const LATE: Duration = Duration::from_millis(1500);
 
-/// How long a request is: not so long that the kernel gives it up.
+/// Delay of a late request. Short enough that the kernel does not give up.
 const LATE_REQUEST: Duration = Duration::from_millis(450);
 
-/// When all is healed that goes wrong.
+/// Time of the heal.
 const HEAL: Time = Time::from_secs(20);
 
-/// When a watch that has fallen silent says nothing.
+/// Time of a change while a watch is silent.
 const MEANWHILE: Time = Time::from_secs(100);
 
-/// How long a list's or a watch's answer is waited for, and a new one may take.
+/// Timeout of a list's or a watch's response, and the time for the next attempt.
 const ANSWER: Duration = Duration::from_secs(70);
 
-/// In this time after the last thing that somebody does, all is as it should be: longer than any rollout in here takes, and shorter
-/// than a retry's pause is after six seconds.
+/// Time from the last action to the desired state. Longer than any rollout here, and shorter than the retry delay after six
+/// seconds of failures.
 const PROMPTLY: Duration = Duration::from_secs(4);
 
-/// A script, and where it is different from run to run.
+/// A script and its plan.
 #[derive(Clone, Debug)]
 pub struct Script {
     pub name: &'static str,
     pub plan: Plan,
 }
 
-/// What happens in each, and from when, in milliseconds. Whoever leads does so from the fourth second on. What was in the way
-/// for six seconds is tried again, if nothing brings that about, every five seconds.
+/// Actions of each script, with their time in milliseconds. A replica leads from the fourth second on. An object that has
+/// failed for six seconds is retried every five seconds, unless an event triggers it.
 const DEEDS: &[(&str, &[(u64, Deed)])] = &[
     ("create", &[(6_000, CREATE)]),
     (
@@ -506,7 +508,7 @@ const fn rename(deployment: u8) -> Deed {
     Deed::RenameDeployment { foo: 0, deployment }
 }
 
-/// The lives, without a fault that is not theirs.
+/// Returns the scripts, without the faults of their variations.
 pub fn all() -> Vec<Script> {
     DEEDS
         .iter()
@@ -523,7 +525,7 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
     let mut plan = Plan {
         seed: 1,
         settings: Settings {
-            // Only what is told of is noticed.
+            // No resync, so that only watch events count.
             resync: Duration::from_hours(24),
             lease_duration: ms(3_000),
             renew_deadline: ms(2_000),
@@ -550,7 +552,8 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
                 },
             );
         }),
-        // Its connection breaks while it ends, so that nobody waits for an answer (H19).
+        // The connections break during the shutdown, so no call waits for a response. The Lease must not be released before the
+        // write in flight has ended.
         "hand-over of what is on its way" => {
             let of = Calls {
                 role: Some(Role::Work),
@@ -572,19 +575,19 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             };
             plan.fault(ms(6_400 + 8_000 * replica), crash, Time::ZERO);
         }),
-        // The second leads.
+        // Replica 1 leads.
         "drift while nobody leads" => {
             let (replica, then) = (1, Then::Nobody);
             plan.fault(ms(6_400), Fault::Crash { replica, then }, Time::ZERO);
         }
-        // It may lead, and then somebody else has to.
+        // If it leads, the other replica must take over.
         "first cut off" | "second cut off" => {
             let of = Calls {
                 replica: Some(usize::from(name == "second cut off")),
                 role: Some(Role::Work),
                 ..Calls::default()
             };
-            // Where a watch hangs, too, a minute passes before who is left can work.
+            // If a watch hangs too, the other replica can only work after a minute.
             (plan.rest, plan.end) = (ms(80_000), ms(90_000));
             plan.fault(ms(6_000), Fault::Partition { of, way: Way::Both }, plan.end);
         }
@@ -596,7 +599,7 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             let (way, by) = (Way::Answers, ms(2_000));
             plan.fault(ms(6_300), Fault::Slow { of, way, by }, ms(3_000));
         }
-        // The earlier one cannot be deleted before.
+        // The previous Deployment cannot be deleted before.
         "renamed, and the new one gone untold" => {
             let of = |verb| Calls::of(verb, "deployments");
             let refused = Fault::each(of("delete"), Happens::refused(500, None));
@@ -604,19 +607,21 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             let (of, way, by) = (of("watch"), Way::Answers, ms(8_000));
             plan.fault(ms(8_900), Fault::Slow { of, way, by }, ms(9_000));
         }
-        // The second leads, and then the first.
+        // Replica 1 leads, then replica 0.
         "scaled, and the next leader not told" => {
             plan.slow_foos(0);
             plan.replace_leader(ms(6_800));
         }
-        // It has something to do, and may not for as long as its API server goes by who led before (H14).
+        // The new leader has work, but is rejected while the API server sees only the previous holder. It must not retry in a
+        // busy loop.
         "hand-over that the policy is not told of" => {
             plan.fencing = true;
             plan.slow_foos(1);
             plan.fault(ms(6_500), Fault::Stuck { server: 0 }, ms(10_000));
             plan.replace_leader(ms(6_600));
         }
-        // The second, which leads, cannot renew it for less than it lasts (H15).
+        // The leader, replica 1, cannot renew the Lease. The interruption is shorter than the duration before the change, which
+        // must still count.
         "Lease shortened" => {
             let of = Calls {
                 replica: Some(1),
@@ -639,7 +644,7 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             let (nth, happens) = (Some(1), Happens::AnswerLate(LATE));
             plan.fault(ms(5_900), Fault::Call { of, nth, happens }, Time::ZERO);
         }
-        // What is written then would be what was there, if it said nothing but the time (H11).
+        // A renewal that writes only the current time would then change nothing.
         "time stands still" => (0..2).for_each(|replica| {
             plan.fault(ms(6_000), Fault::WallStill { replica }, ms(13_000));
         }),
@@ -667,7 +672,7 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
 }
 
 impl Plan {
-    /// A replica is told late of what users do at six seconds.
+    /// Delays the users' changes at six seconds for one replica.
     fn slow_foos(&mut self, replica: usize) {
         let of = Calls {
             replica: Some(replica),
@@ -682,7 +687,7 @@ impl Plan {
         );
     }
 
-    /// The second leads.
+    /// Replaces replica 1, which leads.
     fn replace_leader(&mut self, at: Time) {
         let (replica, settings) = (1, None);
         self.act(at, Action::Replace { replica, settings });
@@ -690,7 +695,8 @@ impl Plan {
 }
 
 impl Script {
-    /// Without a fault that is not its own. Where it has none, nothing waits for a resync, or for a retry that is seconds away.
+    /// Returns the plan without the faults of variations. If the script has no fault of its own, the desired state must not
+    /// depend on a resync, or on a retry that is seconds away.
     pub fn itself(&self) -> Plan {
         let mut plan = self.plan.clone();
         let actions = plan.steps.iter();
@@ -702,7 +708,7 @@ impl Script {
         plan
     }
 
-    /// Each of its variations, of which `trace` is the one without a fault, with its name.
+    /// Returns all variations and their names. `trace` is the run without a variation.
     pub fn variations(&self, trace: &Trace) -> Vec<(String, Plan)> {
         let calls = || trace.calls.iter().filter(|call| call.sent < HEAL);
         let mut all = Vec::new();
@@ -714,7 +720,7 @@ impl Script {
                 let holder = call.answer.as_ref().map(|lease| holder(lease));
                 let renews = resource == "leases" && holder == held_by;
                 held_by = holder;
-                // A Lease is renewed until the end, each time in the same way.
+                // The Lease is renewed until the end, each time in the same way.
                 if renews && nth > FIRST / 4 {
                     continue;
                 }
@@ -742,7 +748,7 @@ impl Script {
             .collect()
     }
 
-    /// The variation of this name, whatever calls there are without a fault.
+    /// Returns the variation with this name, even if the run without a variation does not have its call.
     pub fn variation(&self, name: &str) -> Option<Plan> {
         let crashes = WRITTEN
             .iter()
@@ -774,7 +780,7 @@ impl Script {
         };
         let noticed = happens.is_noticed_in();
         if noticed.is_some() {
-            // What is asked for meanwhile is seen to.
+            // A change during the silence must take effect.
             let (foo, replicas) = (0, Some(1));
             plan.act(MEANWHILE, Action::User(Deed::ScaleFoo { foo, replicas }));
         }
@@ -788,20 +794,20 @@ impl Script {
     }
 }
 
-/// All calls of this kind.
+/// Returns a fault of the n-th such call.
 fn fault(of: Calls, nth: usize, happens: Happens) -> Fault {
     let nth = u32::try_from(nth).ok();
     Fault::Call { of, nth, happens }
 }
 
-/// Whether the fault of a variation met its call, and came about.
+/// Returns whether the fault of a variation met its call, and whether it had an effect.
 pub fn is_met(variation: &Plan, trace: &Trace) -> (bool, bool) {
     let Some(What::Fault(fault @ Fault::Call { .. }, _)) =
         variation.steps.last().map(|step| &step.what)
     else {
         return (false, false);
     };
-    // The script's own faults begin later, and may be the same.
+    // The script's own faults begin later, and may be equal.
     let mut faults = trace.faults.iter();
     let number = faults.position(|(time, its)| time.start == Time::ZERO && its == fault);
     let met = || {
@@ -811,7 +817,7 @@ pub fn is_met(variation: &Plan, trace: &Trace) -> (bool, bool) {
     (met().next().is_some(), met().any(|call| call.felt))
 }
 
-/// Whether it can happen to a call, of which this became without it.
+/// Returns whether the fault can happen to a call that had this outcome without it.
 fn can_be(happens: &Happens, call: &Call) -> bool {
     match happens {
         Happens::CrashBefore(_)
@@ -830,8 +836,7 @@ fn is_write(verb: &str) -> bool {
     matches!(verb, "create" | "update" | "patch" | "delete")
 }
 
-/// What any call can have, and is to a replica much like what each has: the first of a kind has all of them, and each other
-/// one in its turn.
+/// Faults of any call that look alike to a replica. The first call of a kind has all of them, every other call has one in turn.
 fn like_others() -> [Happens; 7] {
     [
         Happens::Refused,
@@ -844,7 +849,7 @@ fn like_others() -> [Happens; 7] {
     ]
 }
 
-/// The faults that each call of this verb has.
+/// Returns the faults of each call with this verb.
 fn faults(verb: &str) -> Vec<Happens> {
     let mut all = vec![
         Happens::RequestLost,
@@ -885,7 +890,7 @@ fn faults(verb: &str) -> Vec<Happens> {
     all
 }
 
-/// The name of a resource, for as long as the program runs.
+/// Returns the static name of a resource.
 fn known(resource: &str) -> &'static str {
     let its = KNOWN.iter().find(|known| **known == resource);
     its.copied()

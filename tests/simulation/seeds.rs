@@ -1,4 +1,4 @@
-//! What a seed decides: a plan is drawn from it.
+//! Draws a plan from a seed.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -11,15 +11,15 @@ use super::{
     world,
 };
 
-/// How many Foos there are, by their numbers, and Deployments.
+/// Range of the numbers of Foos and Deployments.
 const FOOS: u64 = 4;
 const DEPLOYMENTS: u64 = 5;
 
-/// Within this after heal everything is right but what waits for a retry: the longest pause of a watch, a resync, a
-/// rollout, and a Lease that nobody holds.
+/// Milliseconds from the heal to the desired state, apart from retries. Covers the longest pause of a watch, a resync, a
+/// rollout, and a Lease without a holder.
 const SETTLE: u64 = 70_000;
 
-/// What a new Foo gets to become right.
+/// Time for a new Foo to reach its desired state.
 const NEW: Duration = Duration::from_secs(25);
 
 /// Longer than any plan.
@@ -29,7 +29,7 @@ const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// A few seeds that have all that there is to draw between them.
+/// Returns a few seeds that together draw every fault and action.
 pub fn of_everything() -> Vec<u64> {
     let plans = (1..300).map(|seed| (seed, names(&Plan::new(seed))));
     let plans: Vec<_> = plans.collect();
@@ -45,7 +45,7 @@ pub fn of_everything() -> Vec<u64> {
     seeds
 }
 
-/// The names of all that a plan draws from: faults, directions, what users do.
+/// Returns the names of everything that a plan contains: faults, directions, actions of users.
 fn names(plan: &Plan) -> BTreeSet<String> {
     let all = format!("{:?}", plan.steps);
     let words = all.split(|c: char| !c.is_alphanumeric());
@@ -54,16 +54,16 @@ fn names(plan: &Plan) -> BTreeSet<String> {
 }
 
 impl Plan {
-    /// Everything that this seed decides.
+    /// Draws the plan of this seed.
     ///
-    /// Ten seconds of calm; a storm; then all that is broken is mended, and what must become right gets its time; then a
-    /// rest, in which nothing may happen.
+    /// It begins with ten seconds or more of calm, followed by a storm. After the heal there is time to reach the desired
+    /// state. During the final rest nothing should happen.
     pub fn new(seed: u64) -> Self {
         let settings = settings(&mut Draws::new(seed, "settings"));
         let mut shape = Draws::new(seed, "shape");
         let calm = 10_000 + 5_000 * shape.below(3);
         let heal = calm + shape.log_uniform(20_000, 120_000);
-        // An object that has failed all the time waits as long again for its next retry.
+        // An object that has always failed waits as long again for its next retry.
         let rest = heal + heal + SETTLE;
         let end = rest + if shape.once_in(16) { 360_000 } else { 40_000 };
         let replicas = shape.of(&[1, 2, 2, 3, 3, 3, 4, 5]);
@@ -90,7 +90,7 @@ impl Plan {
         for kind in FAULTS {
             plan.faults(kind, calm, heal);
         }
-        // What a backup has not, nobody would install again.
+        // A backup may lack a removed component, and no user would install it again.
         let has = |what: fn(&Fault) -> bool| move |step: &Step| matches!(&step.what, What::Fault(fault, _) if what(fault));
         if plan
             .steps
@@ -118,7 +118,7 @@ impl Plan {
         plan
     }
 
-    /// What users do, from the first second to the end of the storm.
+    /// Adds the actions of users: from the beginning to the end of the storm, and a few after it.
     fn users(&mut self, heal: u64) {
         let mut draw = Draws::new(self.seed, "users");
         for foo in 0..draw.between(1, FOOS + 1) {
@@ -140,7 +140,7 @@ impl Plan {
             let deed = deed(&mut draw);
             self.deed(at, deed);
         }
-        // Whatever the storm has left behind, who leads after it sees to what changes then.
+        // After the storm, the leader must still react to changes.
         let mut draw = Draws::new(self.seed, "afterwards");
         for foo in 0..FOOS {
             let foo = small(foo);
@@ -162,7 +162,7 @@ impl Plan {
             };
             self.deed(heal + draw.between(15_000, 40_000), deed);
         }
-        // Whoever leads when all is mended is to see to somebody new, whom nothing that went wrong is about.
+        // The last leader must reconcile a new Foo that no fault has affected.
         let deed = Deed::CreateFoo {
             foo: small(FOOS),
             deployment: small(DEPLOYMENTS),
@@ -201,7 +201,7 @@ impl Plan {
         self.act(ms(at), Action::User(deed));
     }
 
-    /// Each kind of fault is in a half to a tenth of the seeds, at a rate of its own.
+    /// Adds the faults of one kind at a random rate. A half to a tenth of the seeds have faults of a kind.
     fn faults(&mut self, kind: &Kind, calm: u64, heal: u64) {
         let mut draw = Draws::new(self.seed, kind.name);
         if !draw.once_in(kind.rare) {
@@ -223,8 +223,13 @@ impl Plan {
     }
 }
 
-/// A kind of fault: what its numbers are drawn for, in one of how many seeds it is, the shortest pause between two of it on
-/// average, between which times it lasts, if it does, and one of it.
+/// Kind of fault.
+///
+/// - `name`: purpose of the random numbers.
+/// - `rare`: the kind is in 1 of `rare` seeds.
+/// - `pause`: shortest average pause between two faults, in milliseconds.
+/// - `lasts`: range of the duration in milliseconds, if any.
+/// - `draw`: draws one fault.
 struct Kind {
     name: &'static str,
     rare: u64,
@@ -292,7 +297,7 @@ const FAULTS: &[Kind] = &[
             fault(Fault::Partition { of, way })
         },
     ),
-    // Longer than it takes to notice that connections are dead, which the others are too short for.
+    // Long enough to notice dead connections, unlike the other partitions.
     kind(
         "cut off",
         (8, 20_000),
@@ -480,7 +485,7 @@ fn replicas(draw: &mut Draws) -> Option<u8> {
     (!draw.once_in(4)).then(|| small(draw.between(1, 5)))
 }
 
-/// All calls of one replica or of every one, by one client or by both, perhaps to one API server.
+/// Draws a selection of calls: of one replica or all, by one client or both, perhaps to one API server.
 fn wide(draw: &mut Draws, plan: &Plan) -> Calls {
     Calls {
         replica: (!draw.once_in(4)).then(|| replica(draw, plan)),
@@ -490,7 +495,7 @@ fn wide(draw: &mut Draws, plan: &Plan) -> Calls {
     }
 }
 
-/// What a replica may do: verb and resource.
+/// Permissions of a replica: verb and resource.
 pub const RIGHTS: &[(&str, &str)] = &[
     ("list", "foos"),
     ("watch", "foos"),
@@ -510,7 +515,7 @@ pub const RIGHTS: &[(&str, &str)] = &[
     ("patch", "serviceaccounts"),
 ];
 
-/// What a replica calls: verb and resource.
+/// Calls of a replica: verb and resource.
 pub const CALLS: &[(&str, &str)] = &[
     ("list", "foos"),
     ("stream", "foos"),
@@ -552,7 +557,7 @@ fn calls(draw: &mut Draws, plan: &Plan) -> Calls {
 
 fn happens(draw: &mut Draws, of: Calls) -> Happens {
     let code = draw.of(&[400, 401, 403, 404, 409, 410, 422, 429, 500, 502, 503, 504]);
-    // Nothing at all, what servers say, and more than anybody heeds.
+    // Nothing, usual values, and longer times than any client honors.
     let retry_after = draw
         .once_in(3)
         .then(|| draw.of(&[0, 1, 2, 4, 29, 45, 3600]));
@@ -581,7 +586,7 @@ fn happens(draw: &mut Draws, of: Calls) -> Happens {
         11 if is_watch => Happens::WatchSilent,
         12 if is_watch => Happens::WatchFallsSilent,
         _ if is_watch => Happens::WatchGarbage,
-        // Only what a server that failed after the write can answer.
+        // Possible responses of a server that failed after the write.
         10 | 11 => Happens::Status {
             code: draw.of(&[500, 502, 503, 504]),
             retry_after,
@@ -593,7 +598,7 @@ fn happens(draw: &mut Draws, of: Calls) -> Happens {
     }
 }
 
-/// One thing that users do, to one of a few Foos.
+/// Draws an action of a user.
 fn deed(draw: &mut Draws) -> Deed {
     let foo = small(draw.below(FOOS));
     let other = small(draw.below(DEPLOYMENTS));

@@ -1,4 +1,4 @@
-//! Who may do what: everybody everything, unless it was taken from him.
+//! Authorization. Every user has every permission that was not revoked.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::{
     status::{Refusal, Result},
 };
 
-/// What is done, in RBAC's words.
+/// Verb of RBAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verb {
     Get,
@@ -36,7 +36,7 @@ impl Verb {
     }
 }
 
-/// `foos/status`, as RBAC names it.
+/// Returns the name in RBAC, such as `foos/status`.
 fn resource(kind: Kind, part: Part) -> String {
     let plural = kind.info().plural;
     match part {
@@ -48,13 +48,13 @@ fn resource(kind: Kind, part: Part) -> String {
 }
 
 impl Store {
-    /// Takes a right from a user, everywhere: `("system:serviceaccount:a:b", "patch", "deployments")`.
+    /// Revokes a permission everywhere: `("system:serviceaccount:a:b", "patch", "deployments")`.
     pub fn revoke(&mut self, user: &str, verb: &str, resource: &str) {
         let right = (user.to_owned(), verb.to_owned(), resource.to_owned());
         self.revoked.insert(right);
     }
 
-    /// Gives back what was [revoked](Self::revoke).
+    /// Grants a [revoked](Self::revoke) permission again.
     pub fn grant(&mut self, user: &str, verb: &str, resource: &str) {
         let right = (user.to_owned(), verb.to_owned(), resource.to_owned());
         self.revoked.remove(&right);
@@ -65,12 +65,12 @@ impl Store {
         self.revoked.is_empty() || !self.revoked.contains(&right)
     }
 
-    /// Makes this the token of that user, for reviews.
+    /// Makes this a token of that user, for reviews.
     pub fn set_token(&mut self, token: &str, user: &str) {
         self.tokens.insert(token.to_owned(), user.to_owned());
     }
 
-    /// A service account, as the API server knows it by its token.
+    /// Returns a ServiceAccount as the API server identifies it by its token.
     fn account(&self, user: &str) -> Result<Value> {
         let account = user.strip_prefix("system:serviceaccount:");
         let account = account.and_then(|account| account.split_once(':'));
@@ -96,7 +96,7 @@ impl Store {
         (kind, part): (Kind, Part),
         (namespace, name): (Option<&str>, Option<&str>),
     ) -> Result<()> {
-        // One that is selected is named.
+        // A selected name counts as the name in the path.
         let selected = match verb {
             Verb::List | Verb::Watch => request.field_name()?,
             _ => None,
@@ -118,7 +118,7 @@ impl Store {
         Err(Refusal::forbidden(kind, name.unwrap_or_default(), &why))
     }
 
-    /// Answers a review; nothing is stored.
+    /// Returns the response to a review, which is not stored.
     pub(super) fn review(&self, request: &Request<'_>, review: &str) -> Result<Value> {
         let mut body = request.json().map_err(Refusal::bad_request)?;
         let attributes = body.pointer_mut("/spec/resourceAttributes");

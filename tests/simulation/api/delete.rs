@@ -1,4 +1,4 @@
-//! What is deleted.
+//! Deletion.
 
 use serde_json::{Value, json};
 
@@ -57,8 +57,8 @@ impl Server {
         let had = metadata::finalizers(&old);
         let finalizers = finalizers_to_be(key.kind, &had, policy);
         if finalizers.is_empty() {
-            // What takes the last one of the garbage collector's finalizers away does not change it before it goes, but
-            // from then on the API server takes it for changed, and for an object without a version.
+            // A deletion that removes the last finalizer of the garbage collector does not write the object before.
+            // Nevertheless the API server considers it changed, and compares with an empty version.
             let precondition = &options["preconditions"]["resourceVersion"];
             if !had.is_empty() && !precondition.is_null() {
                 let is = old["metadata"]["resourceVersion"]
@@ -151,7 +151,7 @@ fn check_preconditions(key: &Key, asked: &Value, old: &Value) -> Result<()> {
     Ok(())
 }
 
-/// The finalizers that an object has once it is to be deleted this way.
+/// Returns the finalizers of an object after a deletion with this policy.
 fn finalizers_to_be(kind: Kind, had: &[&str], policy: Option<&str>) -> Vec<String> {
     if kind == Kind::Event {
         return had.iter().map(|name| (*name).to_owned()).collect();
@@ -178,7 +178,7 @@ fn finalizers_to_be(kind: Kind, had: &[&str], policy: Option<&str>) -> Vec<Strin
     all.into_iter().map(ToOwned::to_owned).collect()
 }
 
-/// A namespace goes when what is in it is gone, and its finalizer.
+/// Marks a namespace as terminating. It is deleted when it is empty and has no finalizer.
 fn terminate(
     store: &mut Store,
     now: Now,
@@ -195,7 +195,7 @@ fn terminate(
     write::put(store, now, request, key, new)
 }
 
-/// The object as it went.
+/// Returns the deleted object.
 fn deleted(store: &Store, request: &Request<'_>, old: &Value) -> Result<Value> {
     let mut last = old.clone();
     if !request.is_dry_run()? {

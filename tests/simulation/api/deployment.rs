@@ -1,4 +1,4 @@
-//! Deployments: what is filled in, and what is checked.
+//! Defaults and validation of Deployments.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ fn default(value: &mut Value, field: &str, to: Value) {
     }
 }
 
-/// Fills in what the API server fills in; of fields of which that is not known, it is not guessed.
+/// Sets the defaults of the API server. Fails for fields with unknown defaults, instead of guessing.
 pub fn fill(object: &mut Value) -> Result<()> {
     let spec = &mut object["spec"];
     known(
@@ -126,7 +126,7 @@ fn known(value: &Value, what: &str, fields: &[&str]) -> Result<()> {
     }
 }
 
-/// Whether an image is pulled always.
+/// Returns whether an image is always pulled.
 fn is_latest(image: &str) -> bool {
     let last = image.rsplit('/').next().unwrap_or_default();
     match last.split_once(':') {
@@ -136,7 +136,7 @@ fn is_latest(image: &str) -> bool {
     }
 }
 
-/// What is wrong with the spec.
+/// Validates the spec.
 pub fn check(spec: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let mut nonnegative =
@@ -161,13 +161,13 @@ pub fn check(spec: &Value) -> Vec<Cause> {
     }
     let template = &spec["template"];
     let labels = &template["metadata"]["labels"];
-    // No selector selects nothing, and an empty one everything.
+    // A missing selector selects nothing, an empty selector everything.
     let selects = !selector.is_null()
         && matches
             .into_iter()
             .flatten()
             .all(|(name, value)| labels[name] == *value);
-    // To what is selected, nothing is said of an empty one.
+    // With an empty selector, the template is not validated.
     let empty = !selector.is_null() && matches.is_none_or(serde_json::Map::is_empty);
     if !empty {
         if !selects {
@@ -180,7 +180,7 @@ pub fn check(spec: &Value) -> Vec<Cause> {
         causes.extend(check_template(template));
     }
     let strategy = &spec["strategy"];
-    // As a patch leaves it behind that changes the type alone.
+    // The result of a patch that changes only the type.
     if strategy["type"] == "Recreate" && !strategy["rollingUpdate"].is_null() {
         causes.push(Cause {
             field: "spec.strategy.rollingUpdate".to_owned(),
@@ -249,7 +249,7 @@ fn negative(field: &str, value: &Value) -> Option<Cause> {
     ))
 }
 
-/// What is wrong with the status.
+/// Validates the status.
 pub fn check_status(status: &Value) -> Vec<Cause> {
     const COUNTS: [&str; 6] = [
         "observedGeneration",

@@ -1,39 +1,39 @@
-//! The kinds that are known.
+//! Supported kinds.
 
-/// A kind of object that is stored.
+/// Kind of a stored object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Namespace,
     ServiceAccount,
     Deployment,
-    /// Nothing of ours: what a fork owns besides, as docs/make-it-yours.md has it.
+    /// Not used by this controller, but by a fork as in docs/make-it-yours.md.
     Service,
     Lease,
     Event,
     Foo,
-    /// Foo's; not served, but what is served of Foos goes by it.
+    /// The CRD of Foos. Not served, but it defines how Foos are served.
     CustomResourceDefinition,
-    /// The fencing component's, and others'; not served, either.
+    /// A policy of the fencing component or of another party. Not served.
     ValidatingAdmissionPolicy,
     MutatingAdmissionPolicy,
 }
 
-/// What is different from kind to kind.
+/// Differences between kinds.
 pub struct Info {
     pub group: &'static str,
     pub version: &'static str,
     pub kind: &'static str,
     pub plural: &'static str,
-    /// Whether an update may do without a resourceVersion.
+    /// Whether an update may omit the resourceVersion.
     pub unconditional: bool,
-    /// Whether an update of what is not there creates it.
+    /// Whether an update creates a missing object.
     pub creates_on_update: bool,
-    /// Whether `metadata.generation` counts.
+    /// Whether the API server counts `metadata.generation`.
     pub generation: bool,
 }
 
 impl Kind {
-    /// Those that are served.
+    /// Served kinds.
     pub const SERVED: [Self; 7] = [
         Self::Namespace,
         Self::ServiceAccount,
@@ -98,17 +98,17 @@ impl Kind {
         }
     }
 
-    /// `deployments.apps`, as messages name it.
+    /// Returns the resource in messages, such as `deployments.apps`.
     pub fn resource(self) -> String {
         qualified(self.info().plural, self.info().group)
     }
 
-    /// `Deployment.apps`.
+    /// Returns the kind in messages, such as `Deployment.apps`.
     pub fn qualified(self) -> String {
         qualified(self.info().kind, self.info().group)
     }
 
-    /// The group in which messages have the kind: Events are stored in that of an older API.
+    /// Returns the group of the kind in messages. Events have the group of an older API, which stores them.
     pub fn stored_group(self) -> &'static str {
         match self {
             Self::Event => "",
@@ -126,7 +126,7 @@ impl Kind {
         )
     }
 
-    /// A custom resource is what its CRD says; the others are compiled in.
+    /// Returns whether a CRD defines the kind. The others are compiled in.
     pub fn is_custom(self) -> bool {
         self == Self::Foo
     }

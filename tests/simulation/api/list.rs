@@ -1,4 +1,4 @@
-//! What is read at once: one object, all of them, a page of them.
+//! Get and list, with pages.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use super::{
     status::{Cause, Refusal, Result},
 };
 
-/// Where the next page begins, and of which state it is a page; `None` is the newest.
+/// Start of the next page, and the version of the list; `None` is the newest.
 struct Continue {
     version: Option<u64>,
     after: (String, String),
@@ -61,7 +61,7 @@ impl Server {
             return Err(Unknown("a list of metadata".to_owned()).into());
         }
         let limit = match request.text("limit") {
-            // What is in the cache comes whole.
+            // A list from the cache has no pages.
             "" => 0,
             _ if request.text("resourceVersion") == "0" => 0,
             limit => limit
@@ -91,7 +91,7 @@ impl Server {
             if !kind.is_custom()
                 && let Some(item) = item.as_object_mut()
             {
-                // The list says what they are.
+                // The list contains them.
                 item.remove("kind");
                 item.remove("apiVersion");
             }
@@ -114,7 +114,7 @@ impl Server {
         }))
     }
 
-    /// Of which state a list is that is not a further page.
+    /// Returns the version of a list that is not a further page.
     fn version_to_list(&self, store: &Store, request: &Request<'_>) -> Result<u64> {
         let text = request.text("resourceVersion");
         let how = request.text("resourceVersionMatch");
@@ -162,7 +162,7 @@ fn forbidden_match(why: &str) -> Refusal {
     Refusal::invalid_of("ListOptions", "meta.k8s.io", "", &[cause])
 }
 
-/// Where a page that is not the first goes on.
+/// Returns the start of a further page.
 fn next_page(store: &Store, request: &Request<'_>) -> Result<Option<Continue>> {
     let token = request.text("continue");
     if token.is_empty() {

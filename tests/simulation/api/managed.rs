@@ -1,12 +1,12 @@
-//! Who manages `spec.replicas`: of `metadata.managedFields`, what decides whether a write that changes nothing else makes a
-//! version.
+//! Manager of `spec.replicas`. This part of `metadata.managedFields` decides whether a write that changes nothing else creates
+//! a version.
 //!
-//! A scale takes the replicas out of the entry of whoever set them with the rest, and makes an entry of them, even where it
-//! changes nothing. Those two have the same manager, so the next write of any kind reads only one of them, and then nobody
-//! manages the replicas until somebody sets them to another number.
+//! A scale moves the replicas from the entry with other fields to their own entry, even if it does not change their number.
+//! Both entries then have the same manager, so the next write reads only one entry. After that the replicas have no manager
+//! until their number changes.
 //!
-//! Only the entries that have the replicas are here, and nothing else of them. Whoever sets the replicas of the whole object
-//! is taken to manage more of it, as who creates it does.
+//! Only entries with the replicas are modelled, without other fields. A client that sets the replicas in the whole object is
+//! assumed to manage other fields as well, like a creator.
 
 use serde_json::{Value, json};
 
@@ -16,15 +16,15 @@ use super::{
     strategy::keep,
 };
 
-/// Who manages the replicas.
+/// Manager of the replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Managed {
     ByNobody,
     /// With other fields.
     WithTheRest,
-    /// As the scale, and nothing else.
+    /// As the scale subresource, and nothing else.
     AsScale,
-    /// By two entries of one manager, of which the next write reads the one without them.
+    /// In two entries of one manager. The next write reads the entry without them.
     Split,
 }
 
@@ -41,11 +41,11 @@ impl Managed {
         }
     }
 
-    /// After a write of this part.
+    /// Returns the manager after a write of this part.
     fn after(self, part: Part, old: &Value, new: &Value) -> Self {
         let (was, is) = (&old["spec"]["replicas"], &new["spec"]["replicas"]);
         match (part, self) {
-            // A scale to 0 does not say so: to the API server, its replicas have been removed.
+            // A scale to 0 omits the number, so the API server considers the replicas removed.
             (Part::Scale, Self::WithTheRest | Self::AsScale) if was != is && *is == 0 => {
                 Self::ByNobody
             }
@@ -59,7 +59,7 @@ impl Managed {
     }
 }
 
-/// Has `new`, which is to replace `old` (or nothing), say who manages its replicas.
+/// Sets the manager of the replicas in `new`, which replaces `old` (or nothing).
 pub fn note(request: &Request<'_>, (kind, part): (Kind, Part), old: &Value, new: &mut Value) {
     if !matches!(kind, Kind::Foo | Kind::Deployment) {
         return;

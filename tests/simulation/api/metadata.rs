@@ -1,10 +1,10 @@
-//! What is checked of every object's metadata.
+//! Validation of metadata.
 
 use serde_json::Value;
 
 use super::{Kind, status::Cause};
 
-/// The form of a label value, a qualified name's last part.
+/// Format of a label's value and of the last part of a qualified name.
 const QUALIFIED: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
 
 fn texts(value: &Value) -> impl Iterator<Item = &str> {
@@ -23,8 +23,7 @@ pub fn is_deleting(object: &Value) -> bool {
     !object["metadata"]["deletionTimestamp"].is_null()
 }
 
-/// What is wrong with metadata by itself. `strict` is whether the name has to be a domain name; else any name will do that
-/// can be in a path.
+/// Validates metadata. With `strict`, the name must be a DNS subdomain; otherwise any name is valid that a path can contain.
 pub fn check(metadata: &Value, strict: bool) -> Vec<Cause> {
     let mut causes = Vec::new();
     match metadata["name"].as_str() {
@@ -52,7 +51,7 @@ pub fn check(metadata: &Value, strict: bool) -> Vec<Cause> {
     causes
 }
 
-/// What is wrong with metadata that is to replace `old`.
+/// Validates metadata that replaces `old`.
 pub fn check_update(new: &Value, old: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     if !old["deletionTimestamp"].is_null() {
@@ -200,7 +199,7 @@ fn check_qualified(field: &str, name: &str) -> Vec<Cause> {
     causes
 }
 
-/// A DNS-1123 subdomain.
+/// Returns whether this is a DNS-1123 subdomain.
 pub fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label)
 }
@@ -213,7 +212,7 @@ fn is_label(label: &str) -> bool {
         && label.chars().all(inner)
 }
 
-/// A DNS-1123 label.
+/// Validates a DNS-1123 label.
 pub fn check_label(field: &str, name: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     let mut invalid = |why: &str| causes.push(Cause::invalid(field, format!("{name:?}"), why));
@@ -248,12 +247,12 @@ fn check_subdomain(field: &str, name: &str) -> Vec<Cause> {
     causes
 }
 
-/// What a kind's objects may be called.
+/// Returns whether names of this kind must be DNS subdomains.
 pub fn is_strict(kind: Kind) -> bool {
     !matches!(kind, Kind::CustomResourceDefinition | Kind::Service)
 }
 
-/// Owner references with their fields in the order that Go has.
+/// Formats owner references with Go's order of fields.
 fn owners_in_go(owners: &Value) -> String {
     const FIELDS: [&str; 6] = [
         "apiVersion",

@@ -1,8 +1,8 @@
-//! An API server in memory, as right as `tests/differential.rs` can tell: objects with versions and all their history, writes
-//! with their preconditions, defaults and refusals, lists, pages and watches. It is a plain state machine: nothing in it is
-//! the host's time, randomness or threads, so the same calls get the same answers.
+//! An API server in memory, as correct as `tests/differential.rs` can verify. It has objects with their whole history; writes
+//! with preconditions, defaults and validation; lists, pages and watches.
 //!
-//! What it does not know, it does not guess: [`Unknown`] ends the run.
+//! It is a plain state machine. It uses no time, randomness or threads of the host, so the same calls get the same responses.
+//! It does not guess: [`Unknown`] ends the run.
 #![allow(
     dead_code,
     unused_imports,

@@ -1,4 +1,4 @@
-//! Policies that somebody else has installed, about what nobody asked us.
+//! Admission policies and webhooks of other parties.
 
 use serde_json::{Value, json};
 
@@ -9,30 +9,30 @@ use super::{
     status::{Refusal, Result},
 };
 
-/// A policy of somebody else's. What the cluster's own controllers do is exempt from what refuses.
+/// A policy of another party. It does not reject requests of the cluster's own controllers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Others {
-    /// Deployments' images come from a mirror.
+    /// Prefixes the images of Deployments with a mirror.
     Mirror,
-    /// A Deployment has two replicas at most.
+    /// Limits Deployments to two replicas.
     FewReplicas,
-    /// A Deployment's label `app` is another one.
+    /// Replaces the label `app` of Deployments.
     Label,
-    /// A Deployment gets a label that is nobody's.
+    /// Adds an unrelated label to Deployments.
     OneMoreLabel,
-    /// The messages of Foos' conditions are another one.
+    /// Replaces the messages of Foos' conditions.
     Message,
-    /// Deployments are neither created nor changed.
+    /// Rejects the creation and change of Deployments.
     NoChange,
-    /// They are not deleted.
+    /// Rejects the deletion of Deployments.
     NoDeletion,
-    /// Foos' statuses are not changed.
+    /// Rejects changes of Foos' status.
     NoStatus,
-    /// A webhook has no time for Deployments that are created or changed, and says when to come again.
+    /// A webhook that is too busy to admit a creation or change of Deployments, and sends `Retry-After`.
     Busy,
-    /// A webhook rejects Deployments that are created or changed, each time with other words.
+    /// A webhook that rejects the creation and change of Deployments, each time with another message.
     Tickets,
-    /// A webhook adds a condition of its own to each status of a Foo that is written, after all others, and says when it looked.
+    /// A webhook that appends a condition to each written status of a Foo, each time with another message.
     Reviewed,
 }
 
@@ -41,7 +41,7 @@ impl Others {
     pub const FEW: i64 = 2;
     pub const APP: &str = "another-app";
     pub const TEAM: &str = "team";
-    /// When to come again, in seconds.
+    /// `Retry-After`, in seconds.
     const LATER: u64 = 2;
 
     pub const ALL: [Self; 11] = [
@@ -75,7 +75,7 @@ impl Others {
         Key::new(kind, "", name)
     }
 
-    /// What the policy has for the fields of an object; `look` is another one each time.
+    /// Mutates an object like this policy. `look` is different each time.
     fn apply(self, object: &mut Value, look: u64) {
         let spec = &mut object["spec"];
         match self {
@@ -117,7 +117,7 @@ impl Others {
 }
 
 impl Store {
-    /// Installs a policy of somebody else's, or takes it away.
+    /// Installs or removes a policy of another party.
     pub fn set_policy(&mut self, now: Now, policy: Others, is_there: bool) {
         let key = policy.key();
         if self.get(&key).is_some() != is_there {
@@ -127,7 +127,7 @@ impl Store {
 }
 
 impl Server {
-    /// What is to be stored, as others want it. What the policies are is what this API server has seen.
+    /// Mutates an object before it is stored, by the policies of others that this API server has seen.
     pub(super) fn mutate(&self, store: &Store, about: &Key, part: Part, object: &mut Value) {
         if !matches!(about.kind, Kind::Deployment | Kind::Foo) {
             return;
@@ -145,7 +145,7 @@ impl Server {
         }
     }
 
-    /// Lets a write pass others' policies, or not.
+    /// Fails if a policy of others rejects the write.
     pub(super) fn others_admit(
         &self,
         store: &Store,

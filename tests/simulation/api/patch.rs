@@ -1,4 +1,4 @@
-//! What a patch makes of an object.
+//! Patches.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::{
     status::{Cause, Refusal, Result},
 };
 
-/// The way in which a body is a patch.
+/// Type of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     Merge,
@@ -52,7 +52,7 @@ impl Style {
     }
 }
 
-/// RFC 7396.
+/// Applies a merge patch (RFC 7396).
 pub fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();
@@ -73,8 +73,7 @@ pub fn merge(target: &mut Value, patch: &Value) {
     }
 }
 
-/// By what the elements of a list are told apart, if it is not replaced as a whole. (All that is here is what the kinds
-/// that are served have.)
+/// Merge key of a list, unless the list is replaced as a whole. Only the fields of the served kinds are known.
 enum Elements {
     By(&'static str),
     Themselves,
@@ -164,7 +163,7 @@ fn merged_list(kind: Kind, old: &[Value], patch: &[Value], field: &str) -> Resul
         .peekable();
     let mut patched = patched.into_iter().peekable();
     let mut all = Vec::new();
-    // What the server alone has stays in front of what stood behind it, and everything new comes before.
+    // An element that is not in the patch stays in front of its successors. All new elements precede it.
     loop {
         let first = match (rest.peek(), patched.peek()) {
             (None, None) => return Ok(all),
@@ -182,7 +181,7 @@ fn merged_list(kind: Kind, old: &[Value], patch: &[Value], field: &str) -> Resul
     }
 }
 
-/// What is null in a patch is nothing where there was nothing.
+/// Removes nulls. In a patch of a missing field they have no effect.
 fn without_nulls(patch: &Value) -> Value {
     match patch {
         Value::Object(fields) => {
@@ -197,13 +196,13 @@ fn without_nulls(patch: &Value) -> Value {
     }
 }
 
-/// What was patched is no object of the kind.
+/// Returns the error for a patch whose result is not an object of the kind.
 pub fn unfit(words: &str) -> Refusal {
     let cause = Cause::invalid("patch", "\"\"", words);
     Refusal::invalid_of("", "", "", &[cause])
 }
 
-/// As Go shows a map.
+/// Formats a map like Go.
 fn in_go(value: &Value) -> String {
     match value {
         Value::Object(fields) => {

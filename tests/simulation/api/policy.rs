@@ -1,4 +1,4 @@
-//! The fencing policy (`deploy/components/fencing`), where it is installed.
+//! The fencing policy (`deploy/components/fencing`), if it is installed.
 
 use serde_json::{Value, json};
 
@@ -8,16 +8,16 @@ use super::{
     status::{Refusal, Result},
 };
 
-/// Whose writes the policy is about.
+/// User whose writes the policy checks.
 pub const CONTROLLER: &str = "system:serviceaccount:foo-system:foo-controller";
-/// The service account that is the fencing record: its namespace and name.
+/// Namespace and name of the fencing record, a ServiceAccount.
 pub const RECORD: (&str, &str) = ("foo-system", "foo-controller-fencing");
-/// The annotation of the record that names who holds the Lease.
+/// Annotation of the record with the holder of the Lease.
 pub const HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
 pub const TERM: &str = "samplecontroller.k8s.io/lease-term";
 const NAME: &str = "foo-controller-fencing";
 
-/// What is done, to an admission policy.
+/// Operation of an admission request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Create,
@@ -34,7 +34,7 @@ fn record_key() -> Key {
 }
 
 impl Store {
-    /// Applies the fencing component.
+    /// Installs the fencing component.
     pub fn install_fencing(&mut self, now: Now) {
         let (namespace, name) = RECORD;
         if self.get(&record_key()).is_none() {
@@ -51,13 +51,13 @@ impl Store {
         self.put(now, "admin", &key(), Some(json!({})));
     }
 
-    /// Takes the component away.
+    /// Removes the fencing component.
     pub fn remove_fencing(&mut self, now: Now) {
         self.remove_fencing_part(now, true);
         self.remove_fencing_part(now, false);
     }
 
-    /// Takes the record away, or the policy and its binding.
+    /// Removes the record, or the policy and its binding.
     pub fn remove_fencing_part(&mut self, now: Now, record: bool) {
         let key = if record { record_key() } else { key() };
         if self.get(&key).is_some() {
@@ -67,7 +67,7 @@ impl Store {
 }
 
 impl Server {
-    /// Lets a write pass, or not. What the policy goes by is what this API server has seen.
+    /// Fails if a policy that this API server has seen rejects the write.
     pub(super) fn admit(
         &self,
         store: &Store,
@@ -123,7 +123,7 @@ impl Server {
     }
 }
 
-/// What a policy refuses: as invalid (422), which is what it is unless the policy says otherwise, or as forbidden.
+/// Returns the error of a policy: invalid (422, the default) or forbidden.
 pub(super) fn denied(about: &Key, policy: &str, words: &str, code: u16) -> Refusal {
     let why = format!(
         "ValidatingAdmissionPolicy '{policy}' with binding '{policy}' denied request: {words}"
@@ -152,7 +152,7 @@ fn belongs_to_a_foo(object: &Value) -> bool {
     })
 }
 
-/// The controller's identity: the pod's name loses what does not fit into 128 bytes.
+/// Returns the controller's identity, with the pod's name truncated to fit into 128 bytes.
 fn identity(pod: &str, uid: &str) -> String {
     let room = 127_usize.saturating_sub(uid.len());
     let pod = if pod.len() + 1 + uid.len() > 128 {

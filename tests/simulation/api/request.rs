@@ -1,4 +1,4 @@
-//! What is asked.
+//! Requests.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -10,7 +10,7 @@ use super::{
     status::{Refusal, Result},
 };
 
-/// A request of which it is not known how the API server answers: the model is to be extended, or the caller mended.
+/// A request without a known response. Extend the model, or correct the caller.
 #[derive(Debug)]
 pub struct Unknown(pub String);
 
@@ -22,15 +22,15 @@ impl fmt::Display for Unknown {
 
 impl std::error::Error for Unknown {}
 
-/// Who asks.
+/// User of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct User<'a> {
     pub name: &'a str,
-    /// The name and the UID of the pod that the token is bound to.
+    /// Name and UID of the pod that the token is bound to.
     pub pod: Option<(&'a str, &'a str)>,
 }
 
-/// A request, as it comes over the network.
+/// A request from the network.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
     pub user: User<'a>,
@@ -41,17 +41,17 @@ pub struct Call<'a> {
     pub body: &'a [u8],
 }
 
-/// What of an object.
+/// Part of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     Whole,
     Status,
     Scale,
-    /// Of a namespace, which goes with its last finalizer.
+    /// For a namespace, which is deleted with its last finalizer.
     Finalize,
 }
 
-/// What it is about.
+/// Target of a request.
 #[derive(Debug)]
 pub enum Target {
     Stored {
@@ -60,16 +60,16 @@ pub enum Target {
         name: Option<String>,
         part: Part,
     },
-    /// A review, which is answered and not stored.
+    /// A review, which is not stored.
     Review(&'static str),
 }
 
-/// A call, taken apart.
+/// A parsed call.
 pub struct Request<'a> {
     pub call: Call<'a>,
     pub target: Target,
     pub query: BTreeMap<String, String>,
-    /// Whether metadata alone is asked for.
+    /// Whether only metadata is requested.
     pub metadata_only: bool,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Whether all is to be done but the writing. A deletion goes by its body, if it has one.
+    /// Returns whether the request is a dry run. The body of a deletion, if any, has precedence.
     pub fn is_dry_run(&self) -> Result<bool> {
         if self.call.method == Method::DELETE && !self.call.body.is_empty() {
             let options = self.json().map_err(Refusal::bad_request)?;
@@ -140,7 +140,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The one name that a list or a watch is about.
+    /// Returns the single name that a list or a watch selects.
     pub fn field_name(&self) -> Result<Option<&str>> {
         match self.query.get("fieldSelector").map(String::as_str) {
             None | Some("") => Ok(None),
@@ -186,13 +186,13 @@ impl<'a> Request<'a> {
         Ok(())
     }
 
-    /// The body as JSON; `Err` is the parser's complaint.
+    /// Returns the body as JSON, or the parser's error.
     pub fn json(&self) -> std::result::Result<Value, String> {
         serde_json::from_slice(self.call.body).map_err(|error| error.to_string())
     }
 }
 
-/// A number and its unit, as Go has it; one of them is enough for those who ask.
+/// Returns whether this is a duration in Go's format, with a single unit, which is enough for the clients.
 fn is_duration(text: &str) -> bool {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
     unit.len() < text.len() && matches!(unit, "ms" | "s" | "m" | "h" | "us" | "ns")
@@ -265,7 +265,7 @@ fn parameters(query: &str) -> Result<BTreeMap<String, String>> {
         .collect()
 }
 
-/// A part of a query without its percent signs.
+/// Decodes the percent-encoding of a query.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();

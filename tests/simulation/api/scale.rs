@@ -1,4 +1,4 @@
-//! The scale subresource, by which an autoscaler sets the replicas.
+//! The scale subresource, which autoscalers use to set the replicas.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use super::{
     write::{check_name, wrong_uid},
 };
 
-/// What a custom resource without replicas has for them, while it is being scaled.
+/// Placeholder for missing replicas of a custom resource while it is scaled.
 const UNSAID: i64 = i32::MIN as i64;
 
 impl Server {
@@ -94,7 +94,7 @@ impl Server {
     }
 }
 
-/// The scale subresource of an object.
+/// Returns the scale subresource of an object.
 fn scale(kind: Kind, object: &Value) -> Value {
     let mut metadata = json!({});
     for field in [

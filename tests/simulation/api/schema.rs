@@ -1,4 +1,4 @@
-//! Custom resources: what their definition says of them, as `deploy/crd.yaml` has it.
+//! Custom resources, as their definition in `deploy/crd.yaml` specifies them.
 
 use std::sync::Arc;
 
@@ -7,14 +7,14 @@ use serde_json::Value;
 use super::{Key, Kind, Now, Server, Store, metadata, request::Part, status::Cause};
 
 impl Store {
-    /// Installs the definition of Foos.
+    /// Installs the CRD of Foos.
     pub fn install_definition(&mut self, now: Now, mut definition: Value) {
         definition["metadata"]["uid"] = self.new_uid().into();
         let key = definition_key();
         self.put(now, "admin", &key, Some(definition));
     }
 
-    /// Takes it away, and with it all Foos.
+    /// Removes the CRD and all Foos.
     pub fn remove_definition(&mut self, now: Now) {
         let foos: Vec<Key> = self
             .list(Kind::Foo, None)
@@ -40,7 +40,7 @@ impl Server {
         store.get_at(&definition_key(), self.seen_last())
     }
 
-    /// Which definition it is that says what there is of a kind, if there is to be one.
+    /// Returns the UID of the CRD that defines the kind at this version, if the kind needs a CRD.
     pub(super) fn definition_uid(store: &Store, kind: Kind, version: u64) -> Option<String> {
         let definition = kind
             .is_custom()
@@ -53,7 +53,7 @@ pub fn schema_of(definition: &Value) -> &Value {
     &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 }
 
-/// Drops what the schema does not know, and what is null without leave.
+/// Removes unknown fields, and nulls that the schema does not allow.
 pub fn prune(object: &mut Value, schema: &Value) {
     prune_below(object, schema, true);
 }
@@ -85,7 +85,7 @@ fn prune_below(value: &mut Value, schema: &Value, root: bool) {
     }
 }
 
-/// Fills in the defaults.
+/// Sets the defaults.
 pub fn fill(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(fields) => {
@@ -112,11 +112,11 @@ pub fn fill(value: &mut Value, schema: &Value) {
     }
 }
 
-/// What is wrong with an object, save what is as it was in `old`.
+/// Validates an object, except for values that are unchanged since `old`.
 pub fn check(new: &Value, old: Option<&Value>, schema: &Value, part: Part) -> Vec<Cause> {
     let mut causes = Vec::new();
     if part == Part::Status {
-        // What is said of a field has its name within the status.
+        // Errors name fields within the status.
         let old = old.and_then(|old| old.get("status"));
         let schema = &schema["properties"]["status"];
         check_value(&new["status"], old, schema, "", &mut causes);
@@ -205,7 +205,7 @@ fn check_value(
     match new {
         Value::Object(fields) => {
             for required in schema["required"].as_array().into_iter().flatten() {
-                // Null is as good as nothing where it may not be.
+                // A null that is not allowed counts as missing.
                 if let Some(field) = required.as_str()
                     && !fields.get(field).is_some_and(|value| {
                         !value.is_null() || schema["properties"][field]["nullable"] == true
@@ -285,7 +285,7 @@ fn check_number(number: &serde_json::Number, schema: &Value, path: &str, causes:
     }
 }
 
-/// The element that this one was.
+/// Returns the old element with the same keys.
 fn correlated<'a>(value: &Value, old: Option<&'a Value>, schema: &Value) -> Option<&'a Value> {
     let keys = schema["x-kubernetes-list-map-keys"].as_array()?;
     let same = |old: &&Value| {
@@ -296,7 +296,7 @@ fn correlated<'a>(value: &Value, old: Option<&'a Value>, schema: &Value) -> Opti
     old?.as_array()?.iter().find(same)
 }
 
-/// The elements of a list that is a map are told apart by their keys.
+/// Checks that the keys of a list of type `map` are unique.
 fn check_unique(
     new: &Value,
     old: Option<&Value>,
@@ -336,10 +336,10 @@ fn check_unique(
     }
 }
 
-/// The largest of format int32.
+/// Largest int32.
 const MAX: i64 = i32::MAX as i64;
 
-/// The fields of the scale subresource have to be what that takes.
+/// Validates the fields of the scale subresource.
 fn check_scale(new: &Value) -> Option<Cause> {
     let spec = new.get("spec").filter(|spec| !spec.is_null())?;
     let (value, wanted) = match spec {
@@ -354,7 +354,7 @@ fn check_scale(new: &Value) -> Option<Cause> {
         };
         return Some(Cause::invalid(".spec.replicas", number, words));
     }
-    // As Go shows them.
+    // As Go formats them.
     let (shown, is) = match value {
         Value::Null => ("<nil>".to_owned(), "<nil>"),
         Value::Bool(is) => (is.to_string(), "bool"),
@@ -368,7 +368,7 @@ fn check_scale(new: &Value) -> Option<Cause> {
     Some(Cause::invalid(".spec.replicas", 0, &why))
 }
 
-/// The rules that the schema has in CEL.
+/// Checks the CEL rules of the schema.
 fn check_rules(
     new: &Value,
     old: Option<&Value>,
@@ -406,7 +406,7 @@ fn check_rules(
     }
 }
 
-/// There is no CEL here: the rules are known by their text.
+/// Evaluates a CEL rule, which is recognized by its text.
 fn holds(rule: &str, value: &Value) -> bool {
     match rule
         .split_whitespace()

@@ -1,4 +1,4 @@
-//! One API server: what it answers, from what its caches have seen.
+//! One API server, which responds from its caches.
 
 use std::time::Duration;
 
@@ -11,58 +11,58 @@ use super::{
     status::{Refusal, Result},
 };
 
-/// What time it is.
+/// Current time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Now {
-    /// Since the world began; it never goes back.
+    /// Monotonic time since the world began.
     pub since_start: Duration,
-    /// By the clock of the API server, which dates what is written.
+    /// Clock of the API server, for timestamps in objects.
     pub wall: Timestamp,
 }
 
 impl Now {
-    /// As `creationTimestamp` has it.
+    /// Formats the time like `creationTimestamp`.
     pub fn seconds(self) -> String {
         let wall = self.wall.to_zoned(TimeZone::UTC);
         wall.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
     }
 }
 
-/// How far the caches of an API server are behind what is stored.
+/// Lag of an API server's caches behind the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lag {
-    /// Each version comes after this time.
+    /// Each version arrives after this delay.
     By(Duration),
-    /// They stay where they are.
+    /// No version arrives.
     Stuck,
 }
 
-/// What is answered.
+/// A response.
 pub enum Answer {
     Whole {
         code: u16,
         headers: Vec<(&'static str, String)>,
-        /// A string is sent as it is, anything else as JSON.
+        /// A string is sent as it is, any other value as JSON.
         body: Value,
     },
     /// 200, and lines as they come.
     Watch(Watch),
 }
 
-/// One kube-apiserver. It starts with the caches of what there is then; whoever kills it drops it and its watches.
+/// A kube-apiserver. Its caches start with the current state. To kill it, drop it and its watches.
 pub struct Server {
-    /// Whether lists can be streamed (the feature `WatchList`).
+    /// Whether lists can be streamed (feature `WatchList`).
     pub watch_list: bool,
-    /// How many objects a page has at most, whatever is asked for.
+    /// Largest number of objects in a page.
     pub page: usize,
-    /// Whether the caches are still being filled: lists are answered, watches are put off.
+    /// Whether the caches are being filled: lists work, watches are rejected.
     pub cold: bool,
-    /// How long a streamed list waits for the caches.
+    /// Longest time that a streamed list waits for the caches.
     pub patience: Duration,
     lag: Lag,
-    /// The version that the caches have come to, as far as it was looked.
+    /// Version of the caches at the last check.
     seen: u64,
-    /// Versions up to this one are in no cache any more.
+    /// The caches have no versions up to this version.
     forgotten: u64,
 }
 
@@ -79,13 +79,13 @@ impl Server {
         }
     }
 
-    /// From now on the caches are late by this.
+    /// Sets the lag of the caches.
     pub fn set_lag(&mut self, store: &Store, now: Now, lag: Lag) {
         self.seen = self.seen(store, now);
         self.lag = lag;
     }
 
-    /// Takes out of the caches what they have up to this version: who watches from there has to list anew.
+    /// Removes the versions up to this version from the caches. A watch from there must list again.
     pub fn forget(&mut self, to: u64) {
         self.forgotten = self.forgotten.max(to);
     }
@@ -94,12 +94,12 @@ impl Server {
         self.forgotten
     }
 
-    /// The version that the caches had come to when it was last looked: at the beginning of a call.
+    /// Returns the version of the caches at the last check, which is the beginning of a call.
     pub(super) fn seen_last(&self) -> u64 {
         self.seen
     }
 
-    /// The version that the caches have come to.
+    /// Returns the version of the caches.
     pub fn seen(&self, store: &Store, now: Now) -> u64 {
         let Lag::By(lag) = self.lag else {
             return self.seen;
@@ -113,10 +113,10 @@ impl Server {
         last.unwrap_or(self.seen)
     }
 
-    /// Carries out a call, whole, at this instant.
+    /// Carries out a call completely at this instant.
     ///
     /// # Errors
-    /// It is not known what the API server would answer.
+    /// The response of the API server is not known.
     pub fn serve(
         &mut self,
         store: &mut Store,
@@ -213,7 +213,7 @@ impl Server {
         Ok(Answered::Whole(code, object))
     }
 
-    /// Whether the kind is there: of a custom one, the server has to know the definition.
+    /// Returns whether the kind is served. For a custom kind, the server must have seen the CRD.
     fn serves(&self, store: &Store, kind: Kind) -> bool {
         !kind.is_custom() || self.definition(store).is_some()
     }

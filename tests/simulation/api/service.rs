@@ -1,4 +1,4 @@
-//! Services: what is filled in, and what is checked. Those with an address of their own, which lead to pods, and no others.
+//! Defaults and validation of Services that have a cluster IP and select pods. Other Services are not supported.
 
 use serde_json::{Value, json};
 
@@ -9,10 +9,10 @@ use super::{
     strategy::keep,
 };
 
-/// What the API server gives a Service when it is created.
+/// Fields that the API server sets at the creation of a Service.
 const ADDRESS: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"];
 
-/// Fills in what the API server fills in; of fields of which that is not known, it is not guessed.
+/// Sets the defaults of the API server. Fails for fields with unknown defaults, instead of guessing.
 pub fn fill(object: &mut Value) -> Result<()> {
     let spec = &mut object["spec"];
     let own = [
@@ -51,7 +51,7 @@ pub fn fill(object: &mut Value) -> Result<()> {
     Ok(())
 }
 
-/// Gives it an address, which nobody asks for.
+/// Assigns the cluster IP.
 pub fn prepare_new(object: &mut Value) {
     let spec = &mut object["spec"];
     let address = json!(["10.96.0.1", ["10.96.0.1"], ["IPv4"], "SingleStack"]);
@@ -61,7 +61,7 @@ pub fn prepare_new(object: &mut Value) {
     object["status"] = json!({ "loadBalancer": {} });
 }
 
-/// The address stays with it.
+/// Keeps the cluster IP.
 pub fn prepare_change(new: &mut Value, old: &Value) {
     for field in ADDRESS {
         keep(&mut new["spec"], field, old["spec"].get(field));
@@ -69,7 +69,7 @@ pub fn prepare_change(new: &mut Value, old: &Value) {
     keep(new, "status", old.get("status"));
 }
 
-/// What is wrong with it.
+/// Validates a Service.
 pub fn check(object: &Value) -> Vec<Cause> {
     let (name, spec) = (&object["metadata"]["name"], &object["spec"]);
     let mut causes = metadata::check_labels("spec.selector", &spec["selector"]);

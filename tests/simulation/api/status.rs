@@ -1,17 +1,17 @@
-//! What the API server says when it does not do what it is asked: the words of `k8s.io/apimachinery/pkg/api/errors`.
+//! Error responses, with the messages of `k8s.io/apimachinery/pkg/api/errors`.
 
 use serde_json::{Value, json};
 
 use super::{Kind, kind::qualified, request::Unknown};
 
-/// Why a call is not answered with what it asks for.
+/// Reason why a call fails.
 #[derive(Debug)]
 pub enum Refusal {
-    /// With a `Status` instead.
+    /// The response is a `Status`.
     Status(Box<Value>),
-    /// With a text, and this code: it is nothing that is served.
+    /// The response is a text with this code: the path is not served.
     Text(u16, String),
-    /// Not at all: it is not known what would be right.
+    /// The correct response is not known.
     Unknown(Unknown),
 }
 
@@ -23,7 +23,7 @@ impl From<Unknown> for Refusal {
 
 pub type Result<T> = std::result::Result<T, Refusal>;
 
-/// Something wrong with one field.
+/// Error of one field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cause {
     pub field: String,
@@ -32,7 +32,7 @@ pub struct Cause {
 }
 
 impl Cause {
-    /// `value` is as messages show it: JSON.
+    /// Returns an invalid value; `value` is JSON, as in messages.
     pub fn invalid(field: &str, value: impl std::fmt::Display, why: &str) -> Self {
         Self {
             field: field.to_owned(),
@@ -63,7 +63,7 @@ impl Refusal {
             status.remove("reason");
         }
         if let Some(mut details) = details {
-            // As Go omits what is empty.
+            // Go omits empty fields.
             if let Some(fields) = details.as_object_mut() {
                 fields.retain(|_, value| *value != json!("") && !value.is_null());
             }
@@ -103,7 +103,7 @@ impl Refusal {
         Self::conflict_of(kind.info().plural, kind.info().group, name, why)
     }
 
-    /// What names the kind where others name the resource.
+    /// Returns a conflict with the kind in place of the resource.
     pub fn conflict_of(what: &str, group: &str, name: &str, why: &str) -> Self {
         let resource = qualified(what, group);
         let message = format!("Operation cannot be fulfilled on {resource} \"{name}\": {why}");
@@ -177,7 +177,7 @@ impl Refusal {
         Self::new(500, "InternalError", &words, Some(details))
     }
 
-    /// Of what is in no route at all.
+    /// Returns the error for a media type that no route accepts.
     pub fn no_media_type() -> Self {
         let words = "415: Unsupported Media Type";
         Self::new(415, "UnsupportedMediaType", words, Some(json!({})))
@@ -192,7 +192,7 @@ impl Refusal {
         Self::new(429, "TooManyRequests", message, Some(details))
     }
 
-    /// The cache has not come to a version, and did not in the time that it was given.
+    /// Returns the error for a version that the cache has not reached in time.
     pub fn too_large(version: u64, current: u64) -> Self {
         let cause = "Too large resource version";
         let message = format!("{cause}: {version}, current: {current}");

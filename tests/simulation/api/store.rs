@@ -1,4 +1,4 @@
-//! What etcd has: every version of every object, under one count.
+//! The content of etcd: every version of every object, with one counter.
 
 use std::{
     cmp::Ordering,
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Kind, Now};
 
-/// Which object. They are in the order of etcd's keys.
+/// Identity of an object. In the order of etcd's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     pub kind: Kind,
@@ -59,7 +59,7 @@ pub struct Revision {
 }
 
 impl Revision {
-    /// As a watch tells it; one that is gone as it was last, with the version at which it went.
+    /// Returns the watch event. A deleted object has its last content, and the version of its deletion.
     pub fn event(&self) -> (&'static str, Value) {
         match (&self.before, &self.after) {
             (None, Some(after)) => ("ADDED", Value::clone(after)),
@@ -73,46 +73,46 @@ impl Revision {
     }
 }
 
-/// Who has changed what [`Store::restore`] changes: no API server has, and each object keeps its version.
+/// User of the changes by [`Store::restore`]. No API server made them, and each object keeps its version.
 pub const RESTORED: &str = "a restored backup";
 
-/// What [`Store::restore`] goes back to.
+/// State that [`Store::restore`] restores.
 #[derive(Clone, Copy, Debug)]
 pub struct Backup(u64);
 
-/// All objects, and how they came to be so.
+/// All objects and their history.
 #[derive(Default)]
 pub struct Store {
     version: u64,
-    /// All that was ever written, in the order of time; a restored backup takes nothing out of it, and adds what it has changed.
+    /// All changes ever made, in order of time. A restored backup removes nothing, and adds its own changes.
     history: Vec<Arc<Revision>>,
-    /// What is true of it: in the order of versions.
+    /// The valid changes, in order of versions.
     line: Vec<Arc<Revision>>,
-    /// The same by object.
+    /// The valid changes by object.
     objects: BTreeMap<Key, Vec<Arc<Revision>>>,
     compacted: u64,
     uids: u64,
     /// User, verb and resource.
     pub(super) revoked: BTreeSet<(String, String, String)>,
-    /// Whose token is whose.
+    /// Users by token.
     pub(super) tokens: BTreeMap<String, String>,
 }
 
 impl Store {
     pub fn new() -> Self {
         Self {
-            // As in a cluster, nobody sees the first ones.
+            // As in a cluster, clients do not see the first versions.
             version: 100,
             ..Self::default()
         }
     }
 
-    /// The newest version.
+    /// Returns the newest version.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// All that was ever written, in the order of time.
+    /// Returns all changes ever made, in order of time.
     pub fn history(&self) -> &[Arc<Revision>] {
         &self.history
     }
@@ -121,18 +121,18 @@ impl Store {
         self.objects.get(key)?.last()?.after.as_ref()
     }
 
-    /// Whether it has not been changed since it was created.
+    /// Returns whether the object has not changed since its creation.
     pub fn is_as_created(&self, key: &Key) -> bool {
         let last = self.objects.get(key).and_then(|all| all.last());
         last.is_some_and(|last| last.before.is_none())
     }
 
-    /// The object as it was when `version` was the newest.
+    /// Returns the object as it was when `version` was the newest.
     pub fn get_at(&self, key: &Key, version: u64) -> Option<&Arc<Value>> {
         at(self.objects.get(key)?, version)
     }
 
-    /// All objects of a kind, in one namespace or in all.
+    /// Returns all objects of a kind, in one namespace or in all.
     pub fn list(
         &self,
         kind: Kind,
@@ -155,20 +155,19 @@ impl Store {
         .filter_map(move |(key, revisions)| Some((key, at(revisions, version)?)))
     }
 
-    /// What was written after `version`.
+    /// Returns the changes after `version`.
     pub fn since(&self, version: u64) -> &[Arc<Revision>] {
         let first = self.line.partition_point(|one| one.version <= version);
         &self.line[first..]
     }
 
-    /// A UID that no object has had.
+    /// Returns a UID that no object has had.
     pub fn new_uid(&mut self) -> String {
         self.uids += 1;
         format!("00000000-0000-4000-8000-{:012x}", self.uids)
     }
 
-    /// Stores an object as it is given, under a version of its own, whatever any API server would say; `None` takes it
-    /// out. Returns it as stored.
+    /// Stores an object with a new version and without validation; `None` deletes it. Returns the stored object.
     pub fn put(
         &mut self,
         now: Now,
@@ -196,7 +195,7 @@ impl Store {
         after
     }
 
-    /// Creates a namespace, as it is once it is there.
+    /// Creates an active namespace.
     pub fn create_namespace(&mut self, now: Now, name: &str) {
         let namespace = json!({
             "apiVersion": "v1",
@@ -214,24 +213,26 @@ impl Store {
         self.put(now, "admin", &key, Some(namespace));
     }
 
-    /// Forgets what there was up to this version, save what is still so: who lists at an older one is told to begin anew.
+    /// Removes the history up to this version, except for states that are still current. A list at an older version fails
+    /// (410).
     pub fn compact(&mut self, to: u64) {
         self.compacted = self.compacted.max(to.min(self.version));
     }
 
-    /// The last version that is forgotten.
+    /// Returns the last compacted version.
     pub fn compacted(&self) -> u64 {
         self.compacted
     }
 
-    /// What there is now, to come back to.
+    /// Returns a backup of the current state.
     pub fn backup(&self) -> Backup {
         Backup(self.version)
     }
 
-    /// Goes back to a backup, in its versions, too: they will name other states than they did. The caches of API servers
-    /// are what they were: who restores a backup starts them anew. With `bump`, the next version is one after this, and those
-    /// before it are forgotten: `etcdutl snapshot restore --bump-revision --mark-compacted`.
+    /// Restores a backup, with the versions of its objects. The API servers keep their caches until the caller restarts them.
+    ///
+    /// The next version is greater than `bump`, and all versions before it are compacted: `etcdutl snapshot restore
+    /// --bump-revision --mark-compacted`.
     pub fn restore(&mut self, now: Now, backup: Backup, bump: u64) {
         let Backup(version) = backup;
         self.version = self.version.max(bump);

@@ -1,4 +1,4 @@
-//! What each kind makes of what is to be stored, and what it checks.
+//! Preparation and validation of each kind before it is stored.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use super::{
 };
 
 impl Server {
-    /// The object as it is once it has been read; `Err` is what cannot be read.
+    /// Parses an object, and sets its defaults. Fails if the object cannot be read.
     pub(super) fn read(
         &self,
         store: &Store,
@@ -41,7 +41,7 @@ impl Server {
         Ok(object)
     }
 
-    /// What is wrong with an object that is new.
+    /// Validates a new object.
     pub(super) fn check_new(&self, store: &Store, key: &Key, object: &Value) -> Result<Vec<Cause>> {
         let meta = &object["metadata"];
         let mut causes = metadata::check(meta, metadata::is_strict(key.kind));
@@ -59,7 +59,7 @@ impl Server {
         Ok(causes)
     }
 
-    /// What is wrong with an object that is to replace `old`.
+    /// Validates an object that replaces `old`.
     pub(super) fn check_change(
         &self,
         store: &Store,
@@ -70,7 +70,7 @@ impl Server {
         let (meta, was) = (&new["metadata"], &old["metadata"]);
         let mut causes = metadata::check(meta, false);
         causes.extend(metadata::check_update(meta, was));
-        // Every kind checks it once more.
+        // Every kind repeats this check.
         causes.extend(metadata::check_update(meta, was));
         match (key.kind, part) {
             (Kind::Foo, _) => {
@@ -122,7 +122,7 @@ fn unreadable(kind: Kind, words: &str) -> Refusal {
     ))
 }
 
-/// What a new object has that nobody may say.
+/// Sets the fields of a new object that users cannot set.
 pub fn prepare_new(kind: Kind, object: &mut Value) {
     match kind {
         Kind::Foo => {
@@ -139,7 +139,7 @@ pub fn prepare_new(kind: Kind, object: &mut Value) {
     }
 }
 
-/// What a change must not change, and that it counts.
+/// Restores the fields that a change must not modify, and increases the generation.
 pub fn prepare_change(kind: Kind, part: Part, new: &mut Value, old: &Value) {
     match (kind, part) {
         (Kind::Foo, Part::Status) => {
@@ -188,7 +188,7 @@ pub fn prepare_change(kind: Kind, part: Part, new: &mut Value, old: &Value) {
     }
 }
 
-/// Another generation.
+/// Increases the generation.
 pub fn count(object: &mut Value) {
     if let Some(generation) = object["metadata"]["generation"]
         .as_i64()
@@ -198,7 +198,7 @@ pub fn count(object: &mut Value) {
     }
 }
 
-/// Makes a field what it was.
+/// Restores a field.
 pub fn keep(object: &mut Value, field: &str, was: Option<&Value>) {
     match was {
         Some(was) => object[field] = was.clone(),
@@ -210,7 +210,7 @@ pub fn keep(object: &mut Value, field: &str, was: Option<&Value>) {
     }
 }
 
-/// A custom resource is of the kind and version that its path names.
+/// Checks that a custom resource has the kind and version of its path.
 fn check_type(kind: Kind, object: &Value) -> Vec<Cause> {
     let wanted = [
         ("kind", kind.info().kind.to_owned()),
@@ -240,7 +240,7 @@ fn check_lease(spec: &Value) -> Vec<Cause> {
     duration.into_iter().chain(transitions).collect()
 }
 
-/// Of events, what is written rightly is known, and no more.
+/// Fails for an invalid event, because its response is not known.
 fn known_event(event: &Value) -> Result<()> {
     let texts = [
         "reportingController",

@@ -1,4 +1,4 @@
-//! The kinds that are compiled into the API server: what they do not know is dropped, and what is empty is left out.
+//! Kinds that are compiled into the API server. Unknown fields are removed, and empty fields are omitted.
 
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -12,17 +12,17 @@ use serde_json::Value;
 
 use super::Kind;
 
-/// The object as the API server has it once it has read it; `Err` is what it cannot read.
+/// Parses an object like the API server, or returns the parser's error.
 pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
     if kind == Kind::Service
         && let Some(Value::Object(selector)) = object.pointer_mut("/spec/selector")
     {
-        // A text that is null is an empty one to Go.
+        // Go reads a null text as an empty text.
         for value in selector.values_mut().filter(|value| value.is_null()) {
             *value = "".into();
         }
     }
-    // What is required has to be said, and is not made up.
+    // A missing selector must stay missing, because it is required.
     let has_selector = object["spec"]["selector"].is_object();
     let mut object = match kind {
         Kind::Namespace => round_trip::<Namespace>(object),
@@ -110,7 +110,7 @@ fn tidy_metadata(metadata: &mut Value) {
     }
 }
 
-/// Whether it is a map of texts, which keeps those that are empty.
+/// Returns whether this is a map of texts, which keeps empty texts.
 fn is_map(field: &str, value: &Value) -> bool {
     let texts = |value: &Value| {
         value
@@ -123,7 +123,7 @@ fn is_map(field: &str, value: &Value) -> bool {
     ) || field == "selector" && texts(value)
 }
 
-/// Leaves out what Go's `omitempty` does.
+/// Removes the fields that Go's `omitempty` removes.
 fn leave_out(value: &mut Value) {
     match value {
         Value::Object(fields) => {

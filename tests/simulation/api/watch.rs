@@ -1,4 +1,4 @@
-//! What is read as it comes.
+//! Watches and streamed lists.
 
 use std::time::Duration;
 
@@ -10,39 +10,39 @@ use super::{
     status::{Cause, Refusal, Result},
 };
 
-/// How often a watch tells how far it is, with nothing else to tell.
+/// Interval between two bookmarks.
 const BOOKMARKS: Duration = Duration::from_mins(1);
-/// And this long before its end.
+/// Time from the last bookmark to the end of the watch.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
-/// How long a watch goes on that does not say: the least that the API server gives.
+/// Duration of a watch that specifies none: the minimum of the API server.
 const UNSAID: Duration = Duration::from_mins(30);
 
-/// A watch that is open.
+/// An open watch.
 pub struct Watch {
     kind: Kind,
     namespace: Option<String>,
     name: Option<String>,
-    /// The UID of the definition that says what it shows.
+    /// UID of the CRD that defines the kind.
     definition: Option<String>,
     state: State,
-    /// What came up to this version has been told.
+    /// All events up to this version have been sent.
     position: u64,
-    /// The last version that is known to be the kind's.
+    /// Last version that is known to belong to the kind.
     known: u64,
-    /// When the next bookmark is due, if they are wanted.
+    /// Time of the next bookmark, if they are requested.
     bookmark: Option<Duration>,
     end: Duration,
 }
 
 enum State {
-    /// A streamed list waits for the caches to come to a version; until then, as the server has patience.
+    /// A streamed list that waits until the caches have this version, at most until this time.
     Waits(u64, Duration),
-    /// All that is there is to be told first, and, where it is a streamed list, that this was all.
+    /// The existing objects are sent first. After a streamed list, a bookmark marks its end.
     Lists {
         streamed: bool,
     },
     Goes,
-    /// With this, if there is something to tell.
+    /// Fails with this at the next poll.
     Fails(Box<Value>),
     Over,
 }
@@ -113,7 +113,7 @@ impl Server {
         })
     }
 
-    /// Whether all that is there is to come first, and then a bookmark that says so.
+    /// Returns whether the existing objects are sent first, followed by a bookmark.
     fn is_streamed(&self, request: &Request<'_>) -> Result<bool> {
         let forbidden = |field: &str, why: &str| {
             let cause = Cause {
@@ -149,12 +149,12 @@ impl Server {
 }
 
 impl Watch {
-    /// Whether there is nothing more to come.
+    /// Returns whether the watch has ended.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Over)
     }
 
-    /// What has come by `now`, a line each: `{"type":…,"object":…}`.
+    /// Returns the lines up to `now`: `{"type":…,"object":…}`.
     pub fn poll(&mut self, store: &Store, server: &Server, now: Now) -> Vec<Value> {
         let mut lines = Vec::new();
         let seen = server.seen(store, now);

@@ -1,4 +1,4 @@
-//! What is created and changed.
+//! Create, update and patch.
 
 use serde_json::{Value, json};
 
@@ -45,21 +45,21 @@ impl Server {
             check_lives(store, key)?;
         }
         let mut version = object["metadata"].as_object_mut().and_then(|metadata| {
-            // Who creates by an update can have it on its way out from the beginning.
+            // An update can create an object that is terminating from the beginning.
             if request.call.method == http::Method::POST {
                 metadata.remove("deletionTimestamp");
                 metadata.remove("deletionGracePeriodSeconds");
             }
             metadata.remove("resourceVersion")
         });
-        // Who creates by an update may say a version, of which nothing is made: where it is only tried, it is told back.
+        // The version in an update that creates an object is ignored, but a dry run returns it.
         let unsaid = version.take_if(|_| request.call.method != http::Method::POST);
         let uid = store.new_uid();
         object["metadata"]["uid"] = uid.into();
         object["metadata"]["creationTimestamp"] = now.seconds().into();
         self.mutate(store, key, Part::Whole, &mut object);
         strategy::prepare_new(key.kind, &mut object);
-        // A status that is taken away has its default when it is read again.
+        // The next read gives a removed status its default.
         if let Some(definition) = self.definition(store).filter(|_| key.kind.is_custom()) {
             schema::fill(&mut object, schema::schema_of(definition));
         }
@@ -100,7 +100,7 @@ impl Server {
         put(store, now, request, key, object)
     }
 
-    /// What comes in the body, as the kind.
+    /// Parses the body as this kind.
     fn body(&self, store: &Store, request: &Request<'_>, kind: Kind) -> Result<Value> {
         match request.call.content_type {
             Some("application/json") => {}
@@ -143,7 +143,7 @@ impl Server {
             }
             return Ok(object);
         }
-        // Of what is compiled in, what is not said is understood.
+        // For a compiled kind, both fields are optional.
         let is = |said: &str, wanted: &str| said == wanted || said.is_empty();
         if !is(&api_version, &expected) || !is(&its_kind, info.kind) {
             return Err(Refusal::bad_request(format!(
@@ -176,7 +176,7 @@ impl Server {
                 .ok_or_else(|| Refusal::not_found(key.kind, &key.name))?;
             let mut patched = style.apply(key.kind, old, request.call.body)?;
             if style == Style::Strategic {
-                // It goes by the type that the API server has for the kind, whatever the patch says.
+                // The API server uses its own type for the kind, and ignores the type in the patch.
                 patched["apiVersion"] = key.kind.api_version().into();
                 patched["kind"] = key.kind.info().kind.into();
             }
@@ -216,14 +216,14 @@ impl Server {
             .map(|object| (200, object))
     }
 
-    /// What a patch has come to has to be an object of the kind.
+    /// Fails if the result of a patch is not an object of the kind.
     fn patched(&self, store: &Store, key: &Key, patched: Value) -> Result<Value> {
         let (kind, api_version) = (key.kind.info().kind, key.kind.api_version());
         let fits = patched["kind"] == kind && patched["apiVersion"] == *api_version;
         if patched["apiVersion"].is_null() {
             return Err(Unknown("a patch to an object of no version".to_owned()).into());
         }
-        // That a custom resource does not is found only when it is checked.
+        // For a custom resource, the later validation reports it.
         if !fits && !key.kind.is_custom() {
             return Err(patch::unfit("no kind is registered for that version"));
         }
@@ -236,7 +236,7 @@ impl Server {
             })
     }
 
-    /// Puts `new` in the place of `old`.
+    /// Replaces `old` with `new`.
     pub(super) fn replace(
         &self,
         store: &mut Store,
@@ -314,7 +314,7 @@ impl Server {
             return Ok(new);
         }
         managed::note(request, (key.kind, part), old, &mut new);
-        // The defaults that are read are not stored until it is written again.
+        // Defaults that were set on reading are not stored before the next write.
         let is_stored = !key.kind.is_custom() || !store.is_as_created(key);
         if new == *old && is_stored {
             return Ok(new);
@@ -323,7 +323,7 @@ impl Server {
     }
 }
 
-/// Stores it, unless that is not meant.
+/// Stores the object, except in a dry run.
 pub(super) fn put(
     store: &mut Store,
     now: Now,
@@ -385,10 +385,10 @@ pub(super) fn wrong_uid(key: &Key, dry: bool, asked: &Value, is: &str) -> Refusa
     failed(key, dry, &why)
 }
 
-/// etcd has another object than is asked for.
+/// Returns the error for an object in etcd that does not meet the precondition.
 pub(super) fn failed(key: &Key, dry: bool, precondition: &str) -> Refusal {
     let info = key.kind.info();
-    // What is only tried has the key that is below the prefix.
+    // A dry run uses the key without the prefix.
     let registry = if dry { "" } else { "/registry" };
     let path = match info.group {
         _ if key.kind == Kind::Service => "services/specs".to_owned(),
@@ -403,7 +403,7 @@ pub(super) fn failed(key: &Key, dry: bool, precondition: &str) -> Refusal {
     Refusal::conflict(key.kind, &key.name, &why)
 }
 
-/// Nothing is created in a namespace that is not there, or on its way out.
+/// Fails if the namespace does not exist or is terminating.
 fn check_lives(store: &Store, key: &Key) -> Result<()> {
     let namespace = store.get(&Key::new(Kind::Namespace, "", &key.namespace));
     let namespace = namespace.ok_or_else(|| Refusal::not_found(Kind::Namespace, &key.namespace))?;
