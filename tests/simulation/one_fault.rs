@@ -19,7 +19,7 @@ const SEED: u64 = 17;
 
 pub const REPLICAS: usize = 2;
 
-/// Number of a users' Deployment.
+/// Number of the Deployment whose pods fail.
 const ROLLED: u8 = 0;
 
 /// Time of the heal.
@@ -103,7 +103,7 @@ pub fn with_and_without(faults: &[Fault], lasts: Duration) -> [Plan; 2] {
     let is = |what: fn(&Fault) -> bool| faults.iter().any(what);
     without.fencing = is(|fault| matches!(fault, Fault::FencingPart { .. }));
     let soon = |milliseconds| seconds(20) + Duration::from_millis(milliseconds);
-    // Some faults affect only lists, or only new watches. Force one.
+    // Some faults affect only lists or only new watches, so force these.
     let needs_list = is(|fault| {
         matches!(
             fault,
@@ -148,7 +148,7 @@ const fn seconds(seconds: u64) -> Duration {
 /// A fault of the API server with this number.
 type OfServer = fn(usize) -> Fault;
 
-/// Returns sets of simultaneous faults, and their durations. Faults of a replica affect this one.
+/// Returns sets of simultaneous faults, and their durations. Faults of a single replica affect `replica`.
 #[allow(clippy::too_many_lines, reason = "a table")]
 fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
     let work = Calls {

@@ -22,7 +22,7 @@ pub struct Plan {
     pub fencing: bool,
     /// Steps in any order.
     pub steps: Vec<Step>,
-    /// Begin of the rest: the desired state has been reached, and the replicas should do nothing more.
+    /// Start of the rest: the desired state has been reached, and the replicas should do nothing more.
     pub rest: Time,
     /// End of the run.
     pub end: Time,
@@ -77,7 +77,8 @@ pub enum What {
     Action(Action),
     /// A fault and its duration; zero for an instantaneous fault.
     Fault(Fault, Duration),
-    /// Ends all active faults, except those that last to the end of the run. Frozen replicas thaw, killed ones start again.
+    /// Ends all active faults, except those that last to the end of the run. Frozen replicas thaw. Replicas that were killed
+    /// without a successor start again.
     Heal,
 }
 
@@ -122,7 +123,7 @@ pub enum Action {
     Upgrade { settings: Settings },
 }
 
-/// A fault. Its replica number counts the places that should have a pod when it begins.
+/// A fault. Replica numbers count the places that should have a pod when it begins.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
     /// SIGKILL, and the successor.
@@ -131,7 +132,7 @@ pub enum Fault {
     Freeze { replica: usize },
     /// The machine sleeps: its timers stop, its clock of deadlines does not.
     Suspend { replica: usize },
-    /// The time of day jumps by `by` milliseconds, and back at the end.
+    /// The time of day jumps by `by` milliseconds, and back at the end, if any.
     WallJump { replica: usize, by: i64 },
     /// The time of day stops.
     WallStill { replica: usize },
@@ -154,7 +155,7 @@ pub enum Fault {
     Pause { server: usize },
     /// Delays the caches of an API server.
     Behind { server: usize, by: Duration },
-    /// Stops the caches of an API server.
+    /// The caches of an API server receive no more versions.
     Stuck { server: usize },
     /// The caches of an API server are being filled: it rejects watches (429).
     Cold { server: usize },
@@ -172,7 +173,7 @@ pub enum Fault {
     },
     /// Removes the CRD of Foos, with all Foos, and installs it again at the end.
     NoDefinition,
-    /// Removes the fencing component, and installs it again at the end. If the plan is without it, the other way round.
+    /// Removes the fencing component, and installs it again at the end. If the plan has no fencing, the other way round.
     Fencing,
     /// Removes a part of the installed fencing component: its record, or else its policy and binding. Installs it again at the
     /// end.
@@ -188,7 +189,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Returns a fault of each such call.
+    /// Returns a fault of each such call while it lasts.
     pub const fn each(of: Calls, happens: Happens) -> Self {
         let nth = None;
         Self::Call { of, nth, happens }
@@ -351,12 +352,12 @@ impl Happens {
         }
     }
 
-    /// Returns how long the fault may outlast the heal, until its reader notices it by the slowest clock.
+    /// Returns how long the fault may outlast the heal, which leaves it to its reader. Long enough for the slowest clock.
     pub fn is_noticed_in(&self) -> Option<Duration> {
         match self {
-            // A watch may be silent for less than five minutes,
+            // A watch may be silent for five minutes.
             Self::WatchSilent => Some(Duration::from_secs(340)),
-            // and after a bookmark (one per minute) for less than 150 s.
+            // After a bookmark, it may be silent for 150 s. There is a bookmark each minute.
             Self::WatchFallsSilent => Some(Duration::from_mins(4)),
             _ => None,
         }

@@ -27,7 +27,7 @@ use super::{
     trace::{End, Role, Sizes, Time, Who},
 };
 
-/// Namespace of the controller, its Lease and its ServiceAccount.
+/// Namespace of the controller, its Lease and its `ServiceAccount`.
 pub const NAMESPACE: &str = "foo-system";
 
 /// Time of day at the start of a world.

@@ -60,7 +60,7 @@ const CONTAINER: Then = Then::Container(Duration::from_secs(2));
 /// A pod with another identity: another replica takes over.
 const POD: Then = Then::Pod(Duration::from_secs(2));
 
-/// Delay of a late response. With the retry period (500 ms) as long as the renew deadline (2 s).
+/// Delay of a late response. Added to the retry period (500 ms) it equals the renew deadline (2 s).
 const LATE: Duration = Duration::from_millis(1500);
 
 /// Delay of a late request. Short enough that the kernel does not give up.
@@ -87,7 +87,7 @@ pub struct Script {
 }
 
 /// Actions of each script, with their time in milliseconds. A replica leads from the fourth second on. An object that has
-/// failed for six seconds is retried every five seconds, unless an event triggers it.
+/// failed for six seconds is retried about every five seconds, unless an event triggers it.
 const DEEDS: &[(&str, &[(u64, Deed)])] = &[
     ("create", &[(6_000, CREATE)]),
     (
@@ -599,7 +599,7 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             let (way, by) = (Way::Answers, ms(2_000));
             plan.fault(ms(6_300), Fault::Slow { of, way, by }, ms(3_000));
         }
-        // The previous Deployment cannot be deleted before.
+        // The previous Deployment cannot be deleted before the new one disappears.
         "renamed, and the new one gone untold" => {
             let of = |verb| Calls::of(verb, "deployments");
             let refused = Fault::each(of("delete"), Happens::refused(500, None));
@@ -620,8 +620,8 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
             plan.fault(ms(6_500), Fault::Stuck { server: 0 }, ms(10_000));
             plan.replace_leader(ms(6_600));
         }
-        // The leader, replica 1, cannot renew the Lease. The interruption is shorter than the duration before the change, which
-        // must still count.
+        // The leader, replica 1, cannot renew the Lease. The interruption is shorter than the original duration, which must
+        // still apply.
         "Lease shortened" => {
             let of = Calls {
                 replica: Some(1),

@@ -126,7 +126,7 @@ fn main() -> ExitCode {
                 println!("{name}, shrunk:\n{source}");
             }
         }
-        // Of all parts.
+        // The cases of all parts.
         let names = wrong.join(", ");
         println!("{} of {cases} violate something: {names}", wrong.len());
     }
@@ -141,7 +141,7 @@ fn exit(is_well: bool) -> ExitCode {
     }
 }
 
-/// Options for judging: stop at the first violation, and log the begin and end of each case to standard error.
+/// Options for judging: stop at the first violation, and log the start and end of each case to standard error.
 #[derive(Clone, Copy)]
 struct How {
     first: bool,

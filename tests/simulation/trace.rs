@@ -33,7 +33,7 @@ pub struct Who {
     pub life: u32,
 }
 
-/// A request of a replica, from begin to end.
+/// A request of a replica, from start to end.
 #[derive(Clone, Debug)]
 pub struct Call {
     pub who: Who,
@@ -47,7 +47,7 @@ pub struct Call {
     pub resource: String,
     /// Request body; null if it is not JSON.
     pub body: Value,
-    /// When the client received the request.
+    /// When the request was passed to the client.
     pub begun: Time,
     /// When the request was passed to its connection. The fence counts from here.
     pub sent: Time,
@@ -67,13 +67,13 @@ pub struct Call {
     pub over: Option<Time>,
     /// `Retry-After` of the response.
     pub retry_after: Option<Duration>,
-    /// For a list or a watch: versions, and when the replica knew all changes up to that version.
+    /// For a list or a watch: when the replica knew all changes up to a version.
     pub told: Vec<(Time, u64)>,
     /// Fault that was injected.
     pub fault: Option<String>,
     /// Index of this fault in [`Trace::faults`].
     pub of_fault: Option<usize>,
-    /// Whether the fault had an effect. A fault of the response has none without a response.
+    /// Whether the fault had an effect. A fault of the response has no effect if there is no response.
     pub felt: bool,
 }
 

@@ -91,7 +91,7 @@ pub enum Deed {
     OrphanDeployment {
         deployment: u8,
     },
-    /// Copies the Deployment of this Foo, with its labels, annotations and owner references, for an investigation.
+    /// Copies the Deployment of this Foo, with its labels, annotations and owner references, as for debugging.
     CopyDeployment {
         foo: u8,
         deployment: u8,

@@ -251,7 +251,7 @@ pub fn failure(deployment: &Value) -> Option<&str> {
     condition(&deployment["status"]["conditions"], "ReplicaFailure")["message"].as_str()
 }
 
-/// Returns whether the rollout is paused.
+/// Returns whether a paused rollout is waiting for its resume.
 pub fn is_held(deployment: &Value) -> bool {
     let count = |field: &str| deployment["status"][field].as_i64().unwrap_or_default();
     let (all, updated) = (count("replicas"), count("updatedReplicas"));

@@ -48,8 +48,9 @@ impl Namespace {
         }
     }
 
-    /// Deletes one object per step, apart from events, which leaves time to recreate a deleted object. Kubernetes specifies no
-    /// order of the kinds, so it is random. When the namespace is wanted again, the `example.com/hold` finalizers are removed.
+    /// Deletes one object per step, and all events together. This leaves time to recreate a deleted object. Kubernetes
+    /// specifies no order of the kinds, so it is random. When the namespace is wanted again, the `example.com/hold` finalizers
+    /// are removed.
     fn empty(&self, world: &mut World, is_wanted: bool) {
         let kinds = match draw(world.plan.seed, "namespace", self.deletions) % 2 {
             0 => [Kind::Deployment, Kind::Service, Kind::Foo, Kind::Event],

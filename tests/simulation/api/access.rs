@@ -65,12 +65,12 @@ impl Store {
         self.revoked.is_empty() || !self.revoked.contains(&right)
     }
 
-    /// Makes this a token of that user, for reviews.
+    /// Assigns a token to a user, for token reviews.
     pub fn set_token(&mut self, token: &str, user: &str) {
         self.tokens.insert(token.to_owned(), user.to_owned());
     }
 
-    /// Returns a ServiceAccount as the API server identifies it by its token.
+    /// Returns a `ServiceAccount` as the API server identifies it by its token.
     fn account(&self, user: &str) -> Result<Value> {
         let account = user.strip_prefix("system:serviceaccount:");
         let account = account.and_then(|account| account.split_once(':'));
@@ -96,7 +96,7 @@ impl Store {
         (kind, part): (Kind, Part),
         (namespace, name): (Option<&str>, Option<&str>),
     ) -> Result<()> {
-        // A selected name counts as the name in the path.
+        // A name in the field selector counts like a name in the path.
         let selected = match verb {
             Verb::List | Verb::Watch => request.field_name()?,
             _ => None,

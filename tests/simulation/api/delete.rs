@@ -57,8 +57,8 @@ impl Server {
         let had = metadata::finalizers(&old);
         let finalizers = finalizers_to_be(key.kind, &had, policy);
         if finalizers.is_empty() {
-            // A deletion that removes the last finalizer of the garbage collector does not write the object before.
-            // Nevertheless the API server considers it changed, and compares with an empty version.
+            // A version as precondition fails if the deletion also removes the garbage collector's last finalizer. The API
+            // server considers the object changed, although it was not written, and compares an empty version.
             let precondition = &options["preconditions"]["resourceVersion"];
             if !had.is_empty() && !precondition.is_null() {
                 let is = old["metadata"]["resourceVersion"]
@@ -195,7 +195,7 @@ fn terminate(
     write::put(store, now, request, key, new)
 }
 
-/// Returns the deleted object.
+/// Returns the deleted object, with the version of its deletion.
 fn deleted(store: &Store, request: &Request<'_>, old: &Value) -> Result<Value> {
     let mut last = old.clone();
     if !request.is_dry_run()? {

@@ -180,7 +180,7 @@ pub fn check(spec: &Value) -> Vec<Cause> {
         causes.extend(check_template(template));
     }
     let strategy = &spec["strategy"];
-    // The result of a patch that changes only the type.
+    // A patch that changes only the type leaves this behind.
     if strategy["type"] == "Recreate" && !strategy["rollingUpdate"].is_null() {
         causes.push(Cause {
             field: "spec.strategy.rollingUpdate".to_owned(),

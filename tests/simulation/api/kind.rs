@@ -6,7 +6,7 @@ pub enum Kind {
     Namespace,
     ServiceAccount,
     Deployment,
-    /// Not used by this controller, but by a fork as in docs/make-it-yours.md.
+    /// Not used by this controller, but by forks as in docs/make-it-yours.md.
     Service,
     Lease,
     Event,

@@ -114,7 +114,7 @@ impl Server {
         }))
     }
 
-    /// Returns the version of a list that is not a further page.
+    /// Returns the version of a list without `continue`.
     fn version_to_list(&self, store: &Store, request: &Request<'_>) -> Result<u64> {
         let text = request.text("resourceVersion");
         let how = request.text("resourceVersionMatch");
@@ -162,7 +162,7 @@ fn forbidden_match(why: &str) -> Refusal {
     Refusal::invalid_of("ListOptions", "meta.k8s.io", "", &[cause])
 }
 
-/// Returns the start of a further page.
+/// Parses the parameter `continue`.
 fn next_page(store: &Store, request: &Request<'_>) -> Result<Option<Continue>> {
     let token = request.text("continue");
     if token.is_empty() {

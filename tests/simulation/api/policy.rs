@@ -10,7 +10,7 @@ use super::{
 
 /// User whose writes the policy checks.
 pub const CONTROLLER: &str = "system:serviceaccount:foo-system:foo-controller";
-/// Namespace and name of the fencing record, a ServiceAccount.
+/// Namespace and name of the fencing record, a `ServiceAccount`.
 pub const RECORD: (&str, &str) = ("foo-system", "foo-controller-fencing");
 /// Annotation of the record with the holder of the Lease.
 pub const HOLDER: &str = "samplecontroller.k8s.io/lease-holder";

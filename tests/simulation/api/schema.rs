@@ -406,7 +406,7 @@ fn check_rules(
     }
 }
 
-/// Evaluates a CEL rule, which is recognized by its text.
+/// Evaluates a CEL rule. There is no interpreter: the known rules are recognized by their text.
 fn holds(rule: &str, value: &Value) -> bool {
     match rule
         .split_whitespace()

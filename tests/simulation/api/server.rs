@@ -62,7 +62,7 @@ pub struct Server {
     lag: Lag,
     /// Version of the caches at the last check.
     seen: u64,
-    /// The caches have no versions up to this version.
+    /// Versions up to this version are no longer in the caches.
     forgotten: u64,
 }
 

@@ -86,9 +86,9 @@ pub struct Store {
     version: u64,
     /// All changes ever made, in order of time. A restored backup removes nothing, and adds its own changes.
     history: Vec<Arc<Revision>>,
-    /// The valid changes, in order of versions.
+    /// Changes that led to the current state, in order of versions.
     line: Vec<Arc<Revision>>,
-    /// The valid changes by object.
+    /// The same changes by object.
     objects: BTreeMap<Key, Vec<Arc<Revision>>>,
     compacted: u64,
     uids: u64,

@@ -17,7 +17,7 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
     if kind == Kind::Service
         && let Some(Value::Object(selector)) = object.pointer_mut("/spec/selector")
     {
-        // Go reads a null text as an empty text.
+        // Go reads a null string as an empty string.
         for value in selector.values_mut().filter(|value| value.is_null()) {
             *value = "".into();
         }
@@ -110,7 +110,7 @@ fn tidy_metadata(metadata: &mut Value) {
     }
 }
 
-/// Returns whether this is a map of texts, which keeps empty texts.
+/// Returns whether this is a map of strings, which keeps empty strings.
 fn is_map(field: &str, value: &Value) -> bool {
     let texts = |value: &Value| {
         value

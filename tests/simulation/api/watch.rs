@@ -14,7 +14,7 @@ use super::{
 const BOOKMARKS: Duration = Duration::from_mins(1);
 /// Time from the last bookmark to the end of the watch.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
-/// Duration of a watch that specifies none: the minimum of the API server.
+/// Duration of a watch without `timeoutSeconds`: the minimum of the API server.
 const UNSAID: Duration = Duration::from_mins(30);
 
 /// An open watch.
@@ -27,7 +27,7 @@ pub struct Watch {
     state: State,
     /// All events up to this version have been sent.
     position: u64,
-    /// Last version that is known to belong to the kind.
+    /// Last version of the kind, for bookmarks.
     known: u64,
     /// Time of the next bookmark, if they are requested.
     bookmark: Option<Duration>,

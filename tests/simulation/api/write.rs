@@ -59,7 +59,7 @@ impl Server {
         object["metadata"]["creationTimestamp"] = now.seconds().into();
         self.mutate(store, key, Part::Whole, &mut object);
         strategy::prepare_new(key.kind, &mut object);
-        // The next read gives a removed status its default.
+        // A removed status gets its default on the next read.
         if let Some(definition) = self.definition(store).filter(|_| key.kind.is_custom()) {
             schema::fill(&mut object, schema::schema_of(definition));
         }
@@ -143,7 +143,7 @@ impl Server {
             }
             return Ok(object);
         }
-        // For a compiled kind, both fields are optional.
+        // A compiled-in kind may omit both fields.
         let is = |said: &str, wanted: &str| said == wanted || said.is_empty();
         if !is(&api_version, &expected) || !is(&its_kind, info.kind) {
             return Err(Refusal::bad_request(format!(
@@ -314,7 +314,7 @@ impl Server {
             return Ok(new);
         }
         managed::note(request, (key.kind, part), old, &mut new);
-        // Defaults that were set on reading are not stored before the next write.
+        // The stored object lacks the defaults that reading adds, so the first update stores them.
         let is_stored = !key.kind.is_custom() || !store.is_as_created(key);
         if new == *old && is_stored {
             return Ok(new);

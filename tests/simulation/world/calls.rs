@@ -52,7 +52,7 @@ pub struct Stream {
     cut_since: Option<Time>,
     /// Whether events arrive in order of versions. The initial events of a streamed list do not.
     is_in_order: bool,
-    /// Version of the last event that was not sent, and the arrival time of the last sent event.
+    /// Version of the newest held event, and the arrival time of the last sent event.
     told: Option<u64>,
     due: Time,
 }
@@ -94,7 +94,7 @@ impl World {
     }
 
     /// Returns the API server for a request. A watch has its own connection. The other requests share a connection while it
-    /// holds.
+    /// lasts.
     fn server_for(&mut self, place: usize, role: Role, is_watch: bool, who: Who, id: u64) -> usize {
         let kept = self.places[place].connected[role as usize];
         if let Some(kept) = kept.filter(|&kept| !is_watch && self.servers[kept].server.is_some()) {
@@ -116,7 +116,7 @@ impl World {
         server
     }
 
-    /// Sends a request of a replica at `to` or before. If a fault kills the replica instead, returns when.
+    /// Sends a request of a replica at `to` or before. If a fault kills the replica instead, returns when, and its successor.
     pub(super) fn send(&mut self, place: usize, sent: Sent, to: Time) -> Option<(Time, Then)> {
         let replica = self.places[place].replica.as_ref()?;
         let (who, wire) = (replica.who, replica.wire.clone());
@@ -634,7 +634,7 @@ fn version(metadata: &Value) -> Option<u64> {
     metadata["resourceVersion"].as_str()?.parse().ok()
 }
 
-/// Returns the version of a complete list: of its last page, and not of a list that selects one object.
+/// Returns the version of a complete list, from its last page. A list that selects one object does not count.
 fn listed(call: &Call, body: &Value) -> Option<u64> {
     let metadata = &body["metadata"];
     let is_last = metadata["continue"].as_str().unwrap_or_default().is_empty();

@@ -1,4 +1,4 @@
-//! Begin, effect and end of faults.
+//! Start, effect and end of faults.
 
 use std::{mem, time::Duration};
 
@@ -24,7 +24,7 @@ pub struct Ongoing {
     backup: Option<Backup>,
 }
 
-/// Returns whether both faults set the same switch. While the other is active, the end of the first changes nothing.
+/// Returns whether both faults set the same switch. While one is active, the end of the other has no effect.
 fn is_one_switch(one: &Fault, other: &Fault) -> bool {
     use Fault::{
         Behind, Cold, Fencing, FencingPart, Kill, NoDefinition, NoWatchList, Pause, Revoke, Stuck,
@@ -127,8 +127,8 @@ impl World {
         self.faults.values().any(|ongoing| is(&ongoing.fault))
     }
 
-    /// Returns the place of the replica with this number in the plan. The number counts the places that should have a pod,
-    /// which an upgrade changes.
+    /// Returns the place of the replica with this number in the plan. Only places that should have a pod count. An upgrade
+    /// changes them.
     pub(super) fn place_of(&self, replica: usize) -> usize {
         let places = self.places.iter().enumerate();
         let mut wanted = places.filter(|(_, place)| place.is_wanted);
@@ -345,7 +345,7 @@ impl World {
         *by += 1;
     }
 
-    /// Removes a fault that put the machine to sleep. The sleep lasts from the begin of the first fault to the end of the last.
+    /// Removes a fault that put the machine to sleep. The sleep lasts from the start of the first fault to the end of the last.
     fn wakes(&mut self, number: usize) {
         let place = &mut self.places[number];
         let (by, since) = &mut place.asleep;
@@ -430,7 +430,7 @@ impl World {
         self.store.install_definition(at(self.now), definition);
     }
 
-    /// Installs the policies of others that are active, and removes the rest. Their owners do so even after a restored backup.
+    /// Installs the active policies of others and removes the rest, as their owners would even after a restored backup.
     fn set_policies(&mut self) {
         for policy in Others::ALL {
             let is_there =

@@ -85,7 +85,7 @@ impl Place {
 }
 
 impl World {
-    /// Starts a process in this place, if necessary when its machine has woken.
+    /// Starts a process in this place. If its machine sleeps, it starts after the sleep.
     pub(super) fn start(&mut self, number: usize, pod: bool, settings: Option<Settings>) {
         let (seed, now) = (self.plan.seed, self.now);
         let is_asleep = |fault: &Fault| *fault == Fault::Suspend { replica: number };
