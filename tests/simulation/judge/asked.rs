@@ -1,4 +1,4 @@
-//! What Deployments are made from: nothing that their writer knew to be asked for no longer.
+//! I16: a Deployment is never written from a spec that its writer knew to be outdated.
 
 use serde_json::{Value, json};
 
@@ -11,9 +11,11 @@ use super::{
 };
 use crate::invariants::GENERATION;
 
-/// I16: what is asked for of a Deployment, and as of which generation, is what the Foo that it belongs to, and no other one of that
-/// name, asks for: as its writer was told of last, by the watch, a look or the answer to a write, or has asked since. Where the
-/// Foo does not say how many replicas, [`super::writes::replicas`] judges.
+/// The spec and generation in a written Deployment come from its controlling Foo (by UID), in a state that its writer may have
+/// known.
+///
+/// The oldest such state is the last that the writer learned from the watch, a live read or the response to a write. Later
+/// states count until the call began. If the Foo does not specify replicas, [`super::writes::replicas`] judges them.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     for (index, revision) in case.store.history().iter().enumerate() {
         let writer = case.writer(index).filter(|call| {
@@ -49,8 +51,8 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// What the Foo of this name may have been to who sent this: as it was told of last when its reconcile began, or in that, and
-/// all that it has become since.
+/// Returns the states that the Foo of this name may have had for the sender: the last state that the sender knew, and all later
+/// ones until the call began.
 fn states<'a>(case: &'a Case<'a>, call: &'a Call, name: &str) -> Vec<&'a Value> {
     let all = case.foos.get(name).map_or(&[][..], Vec::as_slice);
     let reconcile = case.reconcile_of(call, &format!("{NAMESPACE}/{name}"));
@@ -67,7 +69,8 @@ fn states<'a>(case: &'a Case<'a>, call: &'a Call, name: &str) -> Vec<&'a Value> 
             _ => false,
         };
         let arrived = other.arrived.filter(|_| is_known)?;
-        // Of a conflict, what it was based on is no more; the next version that the watch tells may not be the last one.
+        // A conflict proves only that a version newer than the base exists. The next version from the watch may not be the
+        // latest.
         let base = text(&other.body["metadata"]["resourceVersion"]).parse::<u64>();
         let known = match base.ok().filter(|_| code == 409) {
             Some(base) => all.partition_point(|one| one.version <= base) + 1,
@@ -76,8 +79,8 @@ fn states<'a>(case: &'a Case<'a>, call: &'a Call, name: &str) -> Vec<&'a Value> 
         (rates::foo_of(other) == Some(name)).then_some(known)
     });
     let by_an_answer = answers.next().unwrap_or_default();
-    // What was answered of an object is forgotten once the watch tells of another one of its name, be it one from before; and that
-    // there is none, once it tells of one.
+    // A response counts only while the watch shows an object of the same UID. The watch replaces it with any other object of
+    // the name, even an older object.
     let uid = |next: usize| {
         let last = all.get(next.checked_sub(1)?)?.after.as_deref()?;
         last["metadata"]["uid"].as_str()
@@ -93,7 +96,7 @@ fn states<'a>(case: &'a Case<'a>, call: &'a Call, name: &str) -> Vec<&'a Value> 
     since.filter_map(|one| one.after.as_deref()).collect()
 }
 
-/// Whether this changes the replicas, and nothing else, of the Deployment of an earlier name that serves this Foo.
+/// Returns whether the call changes only replicas and annotations of a Deployment that serves this Foo under an earlier name.
 fn scales_what_serves(call: &Call, foo: &Value, name: &str) -> bool {
     let metadata = call.body["metadata"].as_object().into_iter().flatten();
     let mut fields = metadata.map(|(field, _)| &**field);
@@ -103,7 +106,7 @@ fn scales_what_serves(call: &Call, foo: &Value, name: &str) -> bool {
         && fields.all(|field| ["annotations", "uid", "resourceVersion"].contains(&field))
 }
 
-/// Whether this says what this Foo, as it is here, asks for.
+/// Returns whether the call writes the spec and the generation of this state of the Foo.
 fn is_of(case: &Case, call: &Call, foo: &Value) -> bool {
     let asks = |pointer: &str, wanted: &Value| {
         let asked = call.body.pointer(pointer);

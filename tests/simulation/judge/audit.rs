@@ -1,4 +1,4 @@
-//! The calls as events of an audit log, for the checker of I1 to I8.
+//! Converts the calls to events of an audit log, for the checker of I1 to I8.
 
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::MicroTime,
@@ -22,11 +22,11 @@ use super::super::{
     users::LEASE,
 };
 
-/// Where the world's time begins, for the checker.
+/// Start of the simulated time in the audit log.
 const ZERO: Timestamp = Timestamp::UNIX_EPOCH;
 
-/// What the checker finds of I2, I4, I5, I6, I7 and I8. (I1 is judged by the store's history, which has deletions in their
-/// order, too.)
+/// Judges I2, I4, I5, I6, I7 and I8 with the checker of `tests/invariants`. I1 is judged by the store's history, which also
+/// orders deletions.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     let mut log: Vec<_> = case
         .trace
@@ -59,8 +59,8 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
     } else {
         of(whole, &["I2", "I4", "I5", "I6", "I8"]).collect()
     };
-    // A restored backup takes generations back: what is written from then on is compared with what is in it, and one that it has
-    // taken back, which somebody wrote who had not been told, is an edit like any other.
+    // A restored backup resets generations, so the writes between two restores are checked separately for I7. A write that
+    // names a generation from before the restore counts as a user's edit: its writer had not seen the restore.
     let mut later = Vec::new();
     if !case.restored.is_empty() {
         later.clone_from(&log);
@@ -96,14 +96,14 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// The first version that the backup of this time was restored with.
+/// Returns the first version that the restore at this time wrote.
 fn first_of(case: &Case, restored: Time) -> u64 {
     let mut history = case.store.history().iter();
     let first = history.find(|one| *one.by == *RESTORED && made(one) == restored);
     first.map_or(0, |first| first.version)
 }
 
-/// Whether what was written of a Deployment names a generation that its Foo did not have then.
+/// Returns whether the written Deployment names a newer generation than its Foo had at that time.
 fn is_taken_back(case: &Case, event: &AuditEvent) -> bool {
     let metadata = &event.response_object["metadata"];
     let foo = owner(&event.response_object);
@@ -117,7 +117,7 @@ fn is_taken_back(case: &Case, event: &AuditEvent) -> bool {
     generation.is_ok_and(|generation| had.is_some_and(|had| generation > had))
 }
 
-/// As the API server would have logged it, but for the time: when it left the sender rather than when it arrived.
+/// Converts a call to the audit event of the API server, except that `received` is the time of sending.
 fn event(case: &Case, call: &Call) -> Option<AuditEvent> {
     let (arrived, code) = call.arrived.zip(call.code)?;
     let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
@@ -150,7 +150,7 @@ fn event(case: &Case, call: &Call) -> Option<AuditEvent> {
     })
 }
 
-/// What anybody else wrote, of which only the result is known.
+/// Converts another client's write to an audit event. Only the result is known.
 fn event_of_others(revision: &Revision) -> AuditEvent {
     let Revision {
         key,
@@ -171,7 +171,7 @@ fn event_of_others(revision: &Revision) -> AuditEvent {
         (_, None) => "delete",
     };
     let time = MicroTime(at(revision.at.since_start));
-    // A generation that somebody else wrote is an edit like any other, which is put right.
+    // A generation that another client wrote is an edit, which the controller reverts.
     let unforged = |object: &Value| {
         let mut object = object.clone();
         object["metadata"]["resourceVersion"] = version.to_string().into();
@@ -183,7 +183,7 @@ fn event_of_others(revision: &Revision) -> AuditEvent {
         }
         object
     };
-    // What a deletion answers has no version of its own.
+    // The response to a deletion has no version of its own.
     let gone = || json!({ "metadata": { "name": name } });
     AuditEvent {
         verb: verb.to_owned(),
@@ -203,7 +203,7 @@ fn event_of_others(revision: &Revision) -> AuditEvent {
     }
 }
 
-/// Of the path of an object or of a collection.
+/// Returns the namespace and the name in the path of an object or of a collection.
 fn namespace_and_name(path: &str) -> (String, String) {
     let (_, inner) = path.split_once("/namespaces/").unwrap_or(("", ""));
     let mut parts = inner.split('/');

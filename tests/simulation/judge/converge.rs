@@ -1,4 +1,4 @@
-//! I3 and I6: what must be right when everything has worked for a while, and that nothing is done any more then.
+//! I3: at the end of a run, every Foo has its desired state. I6: nothing is written while the system is idle.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -25,8 +25,8 @@ use super::{
 };
 use crate::invariants::{GENERATION, MADE_FOR, unsettled};
 
-/// I3: at the end, each Foo has what it asks for and its status says so, or it says why not, unless that was refused: of
-/// that alone, its status may be silent.
+/// I3: at the end, each Foo has its Deployment and a status that reports it, or a status that explains the difference. A status
+/// may lack the explanation only if the API server rejected that status.
 pub fn settled(case: &Case, found: &mut Vec<Violation>) {
     let of = |kind| {
         case.store
@@ -60,9 +60,10 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether the Foo's next retry is still to come, after what went wrong. Each failure doubles the pause, also that of a
-/// reconcile that a change brought on, so that it may be longer than the Foo has failed. Who fails when nothing is wrong any
-/// more has no reason to: what is in the way then, its status says.
+/// Returns whether the Foo's next retry is due after the end of the run, and its last failure was caused by a fault.
+///
+/// Each failure doubles the delay, also in a reconcile that a change triggered. So the delay may exceed the time since the
+/// first failure. Without a fault, a failure is no excuse: the status reports the obstacle.
 fn waits(case: &Case, foo: &Value) -> bool {
     let key = format!("{NAMESPACE}/{}", text(&foo["metadata"]["name"]));
     let leader = case.last_leader();
@@ -70,7 +71,7 @@ fn waits(case: &Case, foo: &Value) -> bool {
     let last = its.iter().rposition(|one| Some(one.who) == leader);
     last.is_some_and(|last| {
         let (its, one) = (&its[..=last], its[last]);
-        // What the fencing policy rejects is not counted.
+        // A rejection by the fencing policy is not counted as a failure of the object.
         let is_fenced = calls_of(case, one).last().is_some_and(is_fenced);
         let delay = if is_fenced {
             own_delay(its, one)
@@ -83,23 +84,23 @@ fn waits(case: &Case, foo: &Value) -> bool {
     })
 }
 
-/// Whether a reconcile began while something went on that was to go wrong, or something was done to one of its calls.
+/// Returns whether the reconcile began during or soon after a fault, or a fault affected its calls.
 fn is_in_trouble(case: &Case, one: &Reconcile) -> bool {
     let over = case.trace.faults.iter().map(|(time, _)| time.end);
     let healed = over.filter(|over| *over < Time::MAX).max();
-    // By what is gone, as far as the server knows.
+    // An API server may enforce a removed policy until it notices the removal.
     let is_refused = || {
         let mut calls = calls_of(case, one);
         calls.any(|call| matches!(call.answered, Some((_, 403 | 422))) && !is_fenced(call))
     };
-    // Who was deposed while that went on may work until its deadline, and dispute what the next one does.
+    // A replica that was deposed during the fault may write until its deadline, and revert its successor's writes.
     let two_lead = case.longest_of(|settings| settings.renew_deadline);
     healed.is_some_and(|healed| {
         one.begun < healed + two_lead || one.begun < healed + KNOWN && is_refused()
     }) || calls_of(case, one).any(|call| call.fault.is_some())
 }
 
-/// What was asked for in a reconcile, and perhaps in another one that its process was at meanwhile.
+/// Returns the calls of a reconcile. May include calls of another reconcile that the process ran at the same time.
 pub fn calls_of<'a>(case: &'a Case, one: &'a Reconcile) -> impl Iterator<Item = &'a Call> {
     case.trace.calls.iter().filter(|call| {
         let is_then = one.begun <= call.begun && one.ended.is_none_or(|at| call.begun <= at);
@@ -109,19 +110,19 @@ pub fn calls_of<'a>(case: &'a Case, one: &'a Reconcile) -> impl Iterator<Item = 
     })
 }
 
-/// When a reconcile that failed is tried again.
+/// Returns when a failed reconcile is retried.
 pub fn retry_at(case: &Case, one: &Reconcile) -> Option<Time> {
     let ended = one.ended.unwrap_or(one.begun);
     one.failed
         .then(|| case.by_its_clock(one.who, ended, delay(one)))
 }
 
-/// How long one that failed waits.
+/// Returns the delay after a failed reconcile.
 pub fn delay(one: &Reconcile) -> Duration {
     backoff(one.attempt)
 }
 
-/// For how long so many failures in a row have a Foo wait.
+/// Returns the delay of a Foo after this number of consecutive failures.
 pub fn backoff(failures: u32) -> Duration {
     const FIRST: Duration = Duration::from_millis(5);
     const LONGEST: Duration = Duration::from_secs(1000);
@@ -129,15 +130,15 @@ pub fn backoff(failures: u32) -> Duration {
     FIRST.saturating_mul(doubled).min(LONGEST)
 }
 
-/// From when on nothing is to be done any more: when the last retry has been that there is to come still, of a reconcile that
-/// had asked for something in vain.
+/// Returns when the system becomes idle: at the planned rest, or after the last retry that is pending then. Only the retry of a
+/// reconcile with a failed request counts.
 pub fn rests_from(case: &Case) -> Time {
     let retries = case.reconciles.keys();
     let retries = retries.filter_map(|key| last_retry(case, key));
     retries.fold(case.plan.rest, Time::max)
 }
 
-/// From when on nothing is to be done for these Foos, nor for those that have asked for the same Deployments.
+/// Returns when these Foos become idle, together with all Foos that have specified the same Deployments.
 fn rests_of(case: &Case, foos: &[&str]) -> Time {
     let asked_for = |foo: &str| -> BTreeSet<&str> {
         let history = case.store.history().iter();
@@ -157,12 +158,13 @@ fn rests_of(case: &Case, foos: &[&str]) -> Time {
     retries.fold(case.plan.rest, Time::max)
 }
 
-/// When the last retry of this Foo has been, if that is when nothing is to be done any more.
+/// Returns when the Foo's pending retry is over, if it is due after the planned rest.
 fn last_retry(case: &Case, key: &str) -> Option<Time> {
     const SOON: Duration = Duration::from_secs(3);
     const AT_ONCE: Duration = Duration::from_millis(40);
     let rest = case.plan.rest;
-    // Or it waited for a connection. What the fencing policy rejects comes again at once, however often the Foo has failed.
+    // A long reconcile without calls waited for a connection. A rejection by the fencing policy is retried soon, however often
+    // the Foo has failed.
     let was_in_vain = |one: &Reconcile| {
         let mut calls = calls_of(case, one).peekable();
         let took = one.ended.unwrap_or(Time::MAX).saturating_sub(one.begun);
@@ -178,8 +180,8 @@ fn last_retry(case: &Case, key: &str) -> Option<Time> {
     Some(retry + SOON)
 }
 
-/// The Deployment without what others' policies have made of it: who asked in vain while there was one, and still leads, asks
-/// again only when the Deployment or its Foo changes.
+/// Returns the Deployment without the changes of other clients' policies. A leader whose patch was changed by a policy sends it
+/// again only after a change of the Deployment or its Foo.
 fn as_asked(case: &Case, deployment: &Value) -> Value {
     let mut asked = deployment.clone();
     let name = text(&deployment["metadata"]["name"]);
@@ -224,12 +226,12 @@ fn as_asked(case: &Case, deployment: &Value) -> Value {
     asked
 }
 
-/// How many pods are available, and there.
+/// Returns the numbers of available and of existing pods.
 fn counts(of: &Value) -> [i64; 2] {
     ["availableReplicas", "replicas"].map(|field| of[field].as_i64().unwrap_or_default())
 }
 
-/// Whether as many rollouts are under way as the leader may have.
+/// Returns whether the leader has reached its limit of concurrent rollouts.
 fn is_limit_full(case: &Case, deployments: &[(&Value, &Value)]) -> bool {
     let leader = case.last_leader().and_then(|leader| case.life(leader));
     let max = leader.map_or(0, |life| life.settings.max_rollouts);
@@ -237,7 +239,7 @@ fn is_limit_full(case: &Case, deployments: &[(&Value, &Value)]) -> bool {
     max > 0 && under_way.count() >= max
 }
 
-/// The image that is configured last.
+/// Returns the image of the last configuration.
 fn image<'a>(case: &'a Case) -> &'a str {
     let mut upgrades = case.plan.steps.iter().filter_map(|step| match &step.what {
         What::Action(action) => action.settings().map(|settings| settings.image),
@@ -246,12 +248,12 @@ fn image<'a>(case: &'a Case) -> &'a str {
     upgrades.next_back().unwrap_or(case.plan.settings.image)
 }
 
-/// A text, empty where there is none.
+/// Returns the string, or an empty string if the value is none.
 pub fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The UID of what controls it.
+/// Returns the UID of the controlling owner.
 pub fn owner(deployment: &Value) -> &str {
     let owners = deployment["metadata"]["ownerReferences"].as_array();
     let controller = owners
@@ -263,7 +265,7 @@ pub fn owner(deployment: &Value) -> &str {
         .unwrap_or_default()
 }
 
-/// The status of a Foo's condition, with its reason.
+/// Returns the status and the reason of a Foo's condition.
 pub fn condition<'a>(foo: &'a Value, of_type: &str) -> (&'a str, &'a str) {
     let all = foo["status"]["conditions"].as_array();
     let one = all
@@ -274,7 +276,7 @@ pub fn condition<'a>(foo: &'a Value, of_type: &str) -> (&'a str, &'a str) {
         .unwrap_or_default()
 }
 
-/// Whether a Deployment's rollout is over.
+/// Returns whether the rollout of a Deployment is complete.
 pub fn is_complete(deployment: &Value) -> bool {
     let (spec, status) = (&deployment["spec"]["replicas"], &deployment["status"]);
     let is = |field: &str| status[field].as_i64().unwrap_or_default() == spec.as_i64().unwrap_or(1);
@@ -284,7 +286,7 @@ pub fn is_complete(deployment: &Value) -> bool {
         && is("replicas")
 }
 
-/// Each Deployment as it is, and as it was asked for.
+/// Checks a Foo for I3. `deployments` has each Deployment as stored, and as the controller requested it.
 fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Result<(), String> {
     let metadata = &foo["metadata"];
     if metadata["deletionTimestamp"].is_string() {
@@ -296,7 +298,7 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
     let typed = serde_json::from_value::<Foo>(foo.clone());
     let is_valid = |typed: &Foo| typed.spec.check(text(&metadata["name"])).is_ok();
     let Some(typed) = typed.ok().filter(is_valid) else {
-        // One that is so far from the schema has no status that could be written.
+        // The status of such a Foo cannot be written if the Foo is too far from the schema.
         let says_so = told == ("False", "InvalidSpec") && is_current;
         return (says_so || foo["spec"].is_null() || !foo["spec"]["deploymentName"].is_string())
             .then_some(())
@@ -310,7 +312,7 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
         return Err(format!("has no Deployment {wanted}"));
     };
     if owner(actual) != text(&metadata["uid"]) {
-        // What serves it meanwhile, its status goes on to count (row R5).
+        // The status still counts the Deployment that serves the Foo.
         let serving = deployments.iter().find(|(one, _)| {
             one["metadata"]["name"] == status["deploymentName"]
                 && owner(one) == text(&metadata["uid"])
@@ -360,7 +362,7 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
     let progressing = condition(foo, "Progressing");
     let says = (counts(status), text(&status["deploymentName"]), told.0);
     let says = (says, text(&status["selector"]), progressing);
-    // A policy may have another number of replicas than the Foo asks for.
+    // A policy may store a different number of replicas.
     let asked = &foo["spec"]["replicas"];
     let verdict = if waits_for_others {
         ("True", QUEUED.1)
@@ -389,7 +391,7 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
     }
 }
 
-/// A Deployment that serves under an earlier name has the replicas of its Foo, unless a policy changed them.
+/// Checks that a Deployment that serves under an earlier name has the Foo's replicas, unless a policy changed them.
 fn is_scaled(foo: &Value, deployments: &[(&Value, &Value)]) -> Result<(), String> {
     let (asked, served) = (&foo["spec"]["replicas"], &foo["status"]["deploymentName"]);
     let mut all = deployments.iter();
@@ -407,8 +409,8 @@ fn is_scaled(foo: &Value, deployments: &[(&Value, &Value)]) -> Result<(), String
     })
 }
 
-/// The generation that a Foo's Deployment names where the Foo has not come to it: somebody has edited it (I7). What names the
-/// generation of another Foo, or of another Deployment's, says nothing of this one.
+/// Returns the generation that a Foo's Deployment names if the Foo has not reached it: then a user has edited it. An annotation
+/// that was made for another Foo or Deployment does not count.
 fn forged_generation(case: &Case, foo: &Value, deployment: &Value) -> Option<i64> {
     let note = |of: &Value, name| {
         of["metadata"]["annotations"][name]
@@ -432,7 +434,7 @@ fn forged_generation(case: &Case, foo: &Value, deployment: &Value) -> Option<i64
     (is_of_this_one && named > has).then_some(named)
 }
 
-/// A Deployment that a Foo had before the one that it asks for, and that is still there.
+/// Returns an earlier Deployment of the Foo that still exists.
 fn earlier<'a>(
     case: &Case,
     foo: &Value,
@@ -440,7 +442,8 @@ fn earlier<'a>(
     deployments: &[(&'a Value, &Value)],
 ) -> Option<&'a Value> {
     let uid = text(&foo["metadata"]["uid"]);
-    // A copy that somebody made says the same of itself. What we wrote into one, a restored backup may not have.
+    // A user's copy has the same annotations, so only Deployments that the controller wrote count. A restored backup may lack
+    // the controller's write.
     let is_written_by_us = |other: &Value| {
         let version = |of: &Value| text(&of["metadata"]["resourceVersion"]).parse::<u64>().ok();
         let its = case.deployments.get(text(&other["metadata"]["name"]));
@@ -467,7 +470,7 @@ fn earlier<'a>(
     })
 }
 
-/// Whether no pod of this Deployment becomes available, to the end.
+/// Returns whether a fault keeps the pods of this Deployment unavailable until the end.
 fn hangs(case: &Case, deployment: &str) -> bool {
     let mut for_good = case
         .trace
@@ -479,10 +482,10 @@ fn hangs(case: &Case, deployment: &str) -> bool {
     })
 }
 
-/// I6: at rest nobody changes anything but the Lease, and nobody warns of anything.
+/// I6: while the system is idle, only the Lease changes, and no replica logs a warning.
 pub fn at_rest(case: &Case, found: &mut Vec<Violation>) {
     let rest = rests_from(case);
-    // What is one Foo's waits for the retries of that one alone.
+    // Objects of a Foo are idle after the retries of that Foo and the Foos that share its Deployments.
     let rest_of = |revision: &Revision| {
         let object = revision.after.as_deref().or(revision.before.as_deref());
         match revision.key.kind {
@@ -518,7 +521,7 @@ pub fn at_rest(case: &Case, found: &mut Vec<Violation>) {
             what: format!("changed by {} at rest", revision.by),
         });
     }
-    // That another's Deployment is in the way is said at each retry.
+    // Each retry logs that a Deployment of another owner is in the way.
     let is_expected =
         |text: &str| text.contains("ErrResourceExists") || text.contains("fell too far behind");
     let mut logs = case.trace.logs.iter();

@@ -1,4 +1,4 @@
-//! What is done to Deployments is what their Foo asks for, and is done to what was read: I5 and I16.
+//! I5 and I16: a Deployment is changed only as its Foo specifies, and from a version that was read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,38 +20,40 @@ use super::{
 };
 use crate::invariants::{GENERATION, MADE_FOR};
 
-/// How often a Deployment may be created for a Foo that is gone, or about to go, before the watch of who leads tells: what is
-/// undone is made again ten times at once, then less and less often (docs/foo.md), by each who leads.
+/// Maximum number of creations of a Deployment for a deleted or terminating Foo, until the leader's watch delivers the
+/// deletion. Each leader creates it ten times without delay, and then with exponential backoff (docs/foo.md).
 const OF_THE_GONE: usize = 15;
 
-/// What the store's history has come to.
+/// State of the objects at a point of the store's history.
 #[derive(Default)]
 struct State<'a> {
-    /// By UID, as they are or were last.
+    /// Last state of each Foo, by UID.
     foos: BTreeMap<&'a str, &'a Value>,
-    /// By UID, since when a Foo is going or gone, and as of which version.
+    /// When a Foo was deleted or began to terminate, with the version, by UID.
     going: BTreeMap<&'a str, (Time, u64)>,
-    /// By UID, the Deployments that replicas wrote.
+    /// UIDs of the Deployments that replicas wrote.
     ours: BTreeSet<&'a str>,
-    /// By the Foo's UID, which Deployments it has asked for, and since when.
+    /// Deployments that a Foo has specified, with the time, by the Foo's UID.
     asked_for: BTreeMap<&'a str, Vec<(Time, &'a str)>>,
-    /// By the Foo's UID, the Deployments that its status has named.
+    /// Deployments that the status of a Foo has named, with the Foo's UID.
     served: BTreeSet<(&'a str, &'a str)>,
     deployments: BTreeMap<Key, Deployment>,
-    /// By the process, the Foo's UID and the Deployment's name, how often it was created for one that is gone.
+    /// Creations of a Deployment for a Foo that is gone, by process, Foo's UID, Deployment's name, and whether the response was
+    /// lost.
     of_the_gone: BTreeMap<(Who, &'a str, &'a str, bool), usize>,
 }
 
-/// One that was there at some time, whoever made it.
+/// Deployment that exists or has existed, created by any client.
 #[derive(Default)]
 struct Deployment {
     owner: String,
     uid: String,
-    /// For which Foo, by UID, it has been complete, if for any, and since when: of all that had this name.
+    /// Foo (by UID) for which the Deployment was complete, if any, and since when. Includes earlier Deployments of the same
+    /// name.
     complete_for: Vec<(Time, Option<String>)>,
 }
 
-/// I16: whatever is changed was read: each change names the UID and the version that it is based on.
+/// I16: each change names the UID and the resourceVersion that it is based on.
 pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
     for call in &case.trace.calls {
         let names = match (call.verb, &*call.resource) {
@@ -71,11 +73,16 @@ pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// I16: no Deployment is deleted that its Foo asks for, or unless what the Foo asks for instead was complete when it was
-/// looked at right before, or that neither a replica made nor the Foo's status named, or whose Foo was seen to go (R8); none is
-/// created for a Foo of which its writer was told that it goes, nor again and again for one that is gone; and where the Foo does not
-/// say how many replicas, the next one begins with as many as the last one had. I5: what is patched is the Foo's before, and all
-/// that is not ours to say stays.
+/// I5 and I16, for each write of a Deployment.
+///
+/// I16:
+/// - A Deployment is deleted only if its Foo no longer names it, and a live read has just shown its replacement to be complete.
+/// - It is deleted only if a replica wrote it or the Foo's status named it.
+/// - It is not deleted for a Foo that was seen to be terminating: the garbage collector deletes it.
+/// - None is created for a Foo that its writer knew to be terminating, and none repeatedly for a deleted Foo.
+/// - If the Foo does not specify replicas, the next Deployment begins with the replicas of the previous one.
+///
+/// I5: a patch changes only Deployments that a Foo controls, and only the fields that the Foo determines.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     let mut state = State::default();
     for (index, revision) in case.store.history().iter().enumerate() {
@@ -124,7 +131,7 @@ impl<'a> State<'a> {
                     let since = (made(revision), revision.version);
                     self.going.entry(uid).or_insert(since);
                 } else {
-                    // Which a restored backup brings about.
+                    // A restored backup brings the Foo back.
                     self.going.remove(uid);
                 }
                 self.served
@@ -177,7 +184,7 @@ impl<'a> State<'a> {
             (Some(old), Some(new)) => {
                 let of_others = |deployment: &Value| {
                     let mut its = of_others(deployment);
-                    // What a policy of others adds, it is that adds it.
+                    // The policy of another client may add this label.
                     if case.has_policy(made(revision)) {
                         its["metadata"]["labels"][Others::TEAM] = Value::Null;
                     }
@@ -194,7 +201,7 @@ impl<'a> State<'a> {
         what.map(|what| (invariant, what))
     }
 
-    /// What is wrong with the creation of a Deployment for a Foo that is going, or gone, as of this version.
+    /// Returns the violation, if any, of a creation for a Foo that is terminating or deleted as of this version.
     fn is_of_the_gone(
         &mut self,
         case: &Case,
@@ -203,7 +210,7 @@ impl<'a> State<'a> {
         revision: &'a Revision,
         call: &Call,
     ) -> Option<String> {
-        // Where there are no Foos at all, no answer names one that is gone.
+        // If the CRD is missing, no response names the deleted Foo.
         if case.is_undefined(call.begun) {
             return None;
         }
@@ -213,7 +220,7 @@ impl<'a> State<'a> {
         if case.told(call.who, "foos", begun) >= version {
             return Some("created for a Foo of which its writer was told that it goes".to_owned());
         }
-        // Those are counted by themselves of which their writer does not know whether they were made.
+        // Creations with an unknown outcome are counted separately.
         let of = (call.who, uid(foo), &*revision.key.name, call.is_spoilt());
         let times = self.of_the_gone.entry(of);
         let times = times.or_default();
@@ -221,11 +228,11 @@ impl<'a> State<'a> {
         (*times > OF_THE_GONE).then(|| format!("created {times} times for a Foo that is gone"))
     }
 
-    /// What is wrong with the deletion of a Deployment.
+    /// Returns the violation of a deletion, if any.
     fn is_too_early(&self, case: &Case, foo: &Value, key: &Key, call: &Call) -> Option<String> {
         let uid = uid(foo);
-        // Who deletes it has looked at the Foo, and at the other Deployment, right before; what becomes of them since then
-        // nobody can know: a deletion cannot depend on another object.
+        // The process has read the Foo and the other Deployment right before. It cannot know of later changes: a deletion has
+        // no precondition on another object.
         let looks = self.looks_before(case, foo, call);
         let looked = |resource, name| {
             let this_one = format!("metadata.name%3D{name}");
@@ -262,8 +269,8 @@ impl<'a> State<'a> {
         })
     }
 
-    /// The looks at single objects in the reconcile that this was sent in, since which that has written nothing: those that were
-    /// answered, the newest first.
+    /// Returns the live reads that the reconcile of this call has sent since its last write, and that were answered. The newest
+    /// is first.
     fn looks_before<'c>(&self, case: &'c Case<'c>, foo: &Value, call: &'c Call) -> Vec<&'c Call> {
         let metadata = &foo["metadata"];
         let [namespace, name] = ["namespace", "name"].map(|field| text(&metadata[field]));
@@ -281,7 +288,7 @@ impl<'a> State<'a> {
         looks.collect()
     }
 
-    /// Whether this is a write of the Foo's status, or of a Deployment of this Foo's.
+    /// Returns whether the call writes the Foo's status or a Deployment of this Foo.
     fn writes_for(&self, foo: &Value, call: &Call) -> bool {
         let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
         let metadata = &foo["metadata"];
@@ -301,7 +308,8 @@ impl<'a> State<'a> {
     }
 }
 
-/// A Deployment without what its Foo has a say in: labels, replicas, image, and what it was made from.
+/// Returns the Deployment without the fields that its Foo determines: labels, replicas, image, and the annotations about the
+/// Foo.
 fn of_others(deployment: &Value) -> Value {
     let mut rest = deployment.clone();
     let metadata = &mut rest["metadata"];
@@ -321,8 +329,8 @@ fn of_others(deployment: &Value) -> Value {
     rest
 }
 
-/// What is wrong with this Deployment, as it was asked for, of a Foo that does not say how many replicas; what it said before,
-/// and its writer still went by, [`super::writes::replicas`] judges.
+/// Returns the violation, if any, of a new Deployment for a Foo that does not specify replicas. If the writer still used an
+/// earlier spec with replicas, [`super::writes::replicas`] judges it.
 fn begins_anew(case: &Case, foo: &Value, key: &Key, call: &Call) -> Option<String> {
     let served = text(&foo["status"]["deploymentName"]);
     let made_from = text(&call.body["metadata"]["annotations"][GENERATION]).parse();
@@ -338,14 +346,14 @@ fn begins_anew(case: &Case, foo: &Value, key: &Key, call: &Call) -> Option<Strin
         its.map(|its| its["spec"]["replicas"].clone())
     };
     let had: Option<Vec<_>> = states.into_iter().map(had).collect();
-    // Where there may have been none of this name to its writer, it may have gone by another one, or by none.
+    // If the writer may have known of no Deployment of this name, it may have used another Deployment, or none.
     let had = had.filter(|had| !had.contains(begins))?;
     Some(format!(
         "begins with {begins} replicas in place of {served}, which had {had:?}"
     ))
 }
 
-/// Whether this Foo says how many replicas, or did in another generation of the same number, which a restored backup brings about.
+/// Returns whether this Foo specifies replicas, or did in another state of the same generation, as after a restored backup.
 fn said_how_many(case: &Case, foo: &Value) -> bool {
     let is_same = |other: &Value, field: &str| other["metadata"][field] == foo["metadata"][field];
     let mut versions = case.store.history().iter().filter_map(|one| {
@@ -358,7 +366,7 @@ fn said_how_many(case: &Case, foo: &Value) -> bool {
 }
 
 impl Deployment {
-    /// Whether it was complete for this Foo at this time: before or after what happened just then.
+    /// Returns whether the Deployment was complete for this Foo at this time, before or after the changes of that moment.
     fn was_complete(&self, uid: &str, at: Time) -> bool {
         let before = self.complete_for.partition_point(|(since, _)| *since < at);
         let then = &self.complete_for[before.saturating_sub(1)..];

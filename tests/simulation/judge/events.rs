@@ -1,4 +1,4 @@
-//! What users are told has happened, and is one event: I14.
+//! I14: an Event reports a fact, and its repetitions are a series of the same Event.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,10 +17,10 @@ use super::{
     works::SOON,
 };
 
-/// I14: what has been said of an object, and still stands there, is not said by a second event of the same process: it is one of a
-/// series (row R9), and what may have been written already is written again under the same name.
+/// A process does not create a second Event for the same fact about an object. It extends the first Event to a series. An Event
+/// whose creation has an unknown outcome is written again under the same name.
 pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
-    /// For less than an event is tried to be written that never gets an answer: what comes then may be said anew.
+    /// Time after which a new Event is allowed. Shorter than the retries of an Event without a response.
     const SERIES: Duration = Duration::from_secs(50);
     let mut said = BTreeMap::<_, &Revision>::new();
     for (index, revision) in case.store.history().iter().enumerate() {
@@ -34,7 +34,7 @@ pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
         let Some(earlier) = said.insert(what, revision) else {
             continue;
         };
-        // Or its writer was told so, or, as it wrote it again, that it is not taken.
+        // The Event is gone, or a response reported it as missing or rejected.
         let is_gone = || {
             let mut since = case.store.history()[..index].iter();
             let mut calls = case.trace.calls.iter();
@@ -48,7 +48,7 @@ pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
                         || is_refused && text(&call.body["metadata"]["name"]) == &*earlier.key.name
                 })
         };
-        // It may have waited for long, and been tried.
+        // The Event may have waited and been retried for a long time.
         let happened = |one: &Revision| {
             let event = one.after.as_deref()?;
             text(&event["eventTime"]).parse::<Timestamp>().ok()
@@ -56,7 +56,7 @@ pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
         let since = happened(revision).zip(happened(earlier));
         let is_long_ago =
             since.is_some_and(|(now, then)| now.duration_since(then).unsigned_abs() > SERIES);
-        // Or its writer has given it up, which was never told that it is there.
+        // The writer may have dropped the earlier Event if no response confirmed it.
         let is_given_up = || {
             let name = &*earlier.key.name;
             let calls = case.trace.calls.iter();
@@ -67,7 +67,7 @@ pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
                 answered.is_some_and(|(_, code)| code < 300 || code == 409)
             };
             let first = tries.clone().next().map_or(call.begun, |one| one.begun);
-            // What does not even find a connection is no call.
+            // An attempt that finds no connection is not a call.
             let says_so = || {
                 let mut logs = case.trace.logs.iter();
                 logs.any(|log| {
@@ -89,27 +89,26 @@ pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// I14: what a warning says of a Foo, a status of the same process says, too, or would: it is reported with it.
+/// The reason of a Warning Event about a Foo is also in a status that the same process sends.
 pub fn are_true(case: &Case, found: &mut Vec<Violation>) {
     for call in &case.trace.calls {
         let reason = text(&call.body["reason"]);
         let is_warning = call.resource == "events" && call.verb == "create";
-        // Which may be an event alone.
+        // This reason may be in an Event alone.
         if !is_warning || !TOLD.contains(&reason) || reason == OVERRULED {
             continue;
         }
         let Some(life) = case.life(call.who) else {
             continue;
         };
-        // An event may be written long after what it is about; and a status that does not even find a connection is no call.
+        // An Event may be written long after its cause. A status that finds no connection is not a call.
         let until = life.has_had(call.begun, case.takes(call.who, SOON));
         let then = call.begun.saturating_sub(LATE)..until;
         let is_cut_off = case.trace.faults.iter().any(|(time, fault)| {
             let is_then = time.start < then.end && felt_until(case, time, fault) > then.start;
             is_then && is_in_the_way(fault) && fault.is_about(call.who.replica)
         });
-        // A term that comes to its end while its holder stands still goes on once it is renewed: what is to be written meanwhile
-        // is not sent.
+        // A term that expires while its holder stands still continues after the next renewal. Until then, writes are not sent.
         let is_cut_off = is_cut_off
             || (life.still.iter()).any(|still| still.start < then.end && still.end > then.start);
         let ended = life.ended.as_ref().map_or(case.plan.end, |(at, _)| *at);
