@@ -1,4 +1,4 @@
-//! What is in the way of a process, or of its work on one Foo.
+//! Obstacles to a process, or to its work on one Foo.
 
 use std::{ops::Range, time::Duration};
 
@@ -14,7 +14,8 @@ use super::{
     warnings::foo_of,
 };
 
-/// Until when it may be felt: what is slow is still on its way when that is over, and slower for what else is slow meanwhile.
+/// Returns until when a fault may have effects. A delayed request is still in flight when the fault ends, and the delays of
+/// overlapping faults add up.
 pub fn felt_until(case: &Case, time: &Range<Time>, fault: &Fault) -> Time {
     if !matches!(fault, Fault::Slow { .. }) {
         return time.end;
@@ -27,20 +28,21 @@ pub fn felt_until(case: &Case, time: &Range<Time>, fault: &Fault) -> Time {
     time.end.saturating_add(late.sum::<Duration>())
 }
 
-/// Whether it may be in the way of this process without any call that shows it.
+/// Returns whether a fault may obstruct this process without showing in its calls.
 pub fn hinders(fault: &Fault, who: Who) -> bool {
-    // What is done to single calls, they show; and what is refused was looked at. Nobody works by the time of day.
+    // Faults of single calls show in the calls, and a policy rejects only objects that were reconciled. No work depends on the
+    // wall clock.
     let is_shown = matches!(fault, Fault::Call { .. } | Fault::Policy(_));
     !is_shown && !fault.is_of_the_clock() && fault.is_about(who.replica)
 }
 
-/// What follows a fault: the longest pause of a watch, and its list.
+/// Longest aftermath of a fault: the longest pause of a watch, and its list.
 pub const AFTER: Duration = Duration::from_secs(10);
 
-/// Whether something was in the way of this process, or may still have been; of its work on this Foo, if one is named: what was
-/// done to the writes for others is not in the way of that, unless they took long, and a worker with them.
+/// Returns whether a fault or its aftermath may have obstructed this process between `from` and `until`. With `foo`, a failed
+/// write for another Foo does not count, but a slow write does: it occupies a worker.
 pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: Time) -> bool {
-    /// For so long, an answer is waited for at the most; and so long the API server may ask for.
+    /// Longest wait for a response. `ASKED` is the longest `Retry-After`.
     const ANSWER: Duration = Duration::from_secs(62);
     const ASKED: Duration = Duration::from_secs(31);
     const QUICK: Duration = Duration::from_secs(1);
@@ -52,7 +54,7 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
     });
     let since = |time| from.saturating_sub(case.longest(time));
     let over = |call: &Call| {
-        // A watch is there when its answer begins.
+        // A watch works once its response begins.
         let told = call.answered.map(|(at, _)| at);
         let over = if call.is_watch() {
             told.or(call.over)
@@ -64,17 +66,17 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
     let is_slow = |call: &Call| {
         let over = over(call);
         let is_other = || foo.is_some_and(|foo| is_write_for_another(case, call, foo));
-        // What follows what the API server asked for may have to wait, too.
+        // A request after a `Retry-After` may have to wait as well.
         let was_spoilt = over >= since(ASKED + AFTER) && call.retry_after.is_some()
             || over >= since(AFTER) && call.is_spoilt();
         over > call.begun + QUICK && over >= since(AFTER) || was_spoilt && !is_other()
     };
     let calls = || {
-        // Events are nobody's work: they are written beside it.
+        // Events are written beside the work.
         let calls = case.trace.calls.iter();
         calls.filter(|call| call.who == who && call.begun < until && call.resource != "events")
     };
-    // What nothing comes of, until that is noticed, and for the pause after it.
+    // A broken watch obstructs until the break is noticed, and for the pause after it.
     let is_broken = |call: &Call| {
         let fault = call.fault.as_deref().unwrap_or_default();
         let is_silent = fault.contains("Silent") || call.answered.is_none();
@@ -84,7 +86,7 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
             && call.is_spoilt()
             && (goes_on || call.over.is_some_and(|over| over >= since(AFTER)))
     };
-    // What is a little late adds up for a worker.
+    // Short delays add up for a worker.
     let late = calls().filter(|call| {
         let is_a_workers = call.role == Role::Work && !call.is_watch();
         call.felt && is_a_workers && over(call) >= since(AFTER)
@@ -95,7 +97,7 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
     is_fault || is_asleep || is_late || calls().any(|call| is_slow(call) || is_broken(call))
 }
 
-/// Whether it was written for the sake of another Foo than this one.
+/// Returns whether the call writes for a Foo other than this.
 pub fn is_write_for_another(case: &Case, call: &Call, foo: &str) -> bool {
     match (call.verb, &*call.resource) {
         ("update", "foos/status") => text(&call.body["metadata"]["name"]) != foo,
@@ -106,7 +108,7 @@ pub fn is_write_for_another(case: &Case, call: &Call, foo: &str) -> bool {
     }
 }
 
-/// Whether the Foo of this key is not there at this time, or goes before it is to be looked at.
+/// Returns whether the Foo of this key is missing at `from`, or is deleted by `due`.
 pub fn is_gone(case: &Case, key: &str, from: Time, due: Time) -> bool {
     let name = name_of(key);
     let history = case.store.history().iter();

@@ -1,4 +1,4 @@
-//! What a process may have known of Deployments as it sent something.
+//! State of Deployments that a process may have known when it sent a call.
 
 use serde_json::Value;
 
@@ -12,22 +12,22 @@ use super::{
     warnings::foo_of,
 };
 
-/// What there is to know for who sent this.
+/// Knowledge of the sender of a call.
 pub struct Known<'a> {
     case: &'a Case<'a>,
     call: &'a Call,
-    /// The reconcile that it was sent in.
+    /// Reconcile that sent the call.
     pub reconcile: Option<&'a Reconcile>,
-    /// Up to which version its sender had been told of everything when that began.
+    /// Version up to which the watch had delivered all changes when the reconcile began.
     told: u64,
-    /// What its sender has asked for of Deployments since, and whether the Foo is still what they are for.
+    /// Calls about Deployments since then, and live reads of Foos.
     pub asked: Vec<&'a Call>,
-    /// What of that it was told that it has written for this Foo: the answer was there to go on with.
+    /// Successful writes for this Foo whose response had arrived.
     own: Vec<&'a Call>,
 }
 
 impl<'a> Known<'a> {
-    /// For who sent this about the Foo of this name.
+    /// Collects the knowledge of the sender of a call about the Foo of this name.
     pub fn new(case: &'a Case<'a>, call: &'a Call, foo: &str) -> Self {
         let reconcile = case.reconcile_of(call, &format!("{NAMESPACE}/{foo}"));
         let begun = reconcile.map_or(call.begun, |one| one.begun);
@@ -50,8 +50,8 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// What the Deployment of this name may have been: as its sender was told of last, or as the answer to its own
-    /// write for this Foo had it, and all that it has become since. `None`: there was none.
+    /// Returns the states that the Deployment of this name may have had: the last state known from the watch or from an own
+    /// write for this Foo, and all later states. `None` means that the Deployment did not exist.
     pub fn states(&self, name: &str) -> Vec<Option<&'a Value>> {
         let all = self.case.deployments.get(name);
         let all = all.map_or(&[][..], Vec::as_slice);
@@ -70,13 +70,13 @@ impl<'a> Known<'a> {
     }
 }
 
-/// What the sender of this call has sent from then on until it sent this, the newest first.
+/// Returns the calls that the sender of this call has sent since `begun`, newest first.
 pub fn sent_since<'a>(
     case: &'a Case<'a>,
     call: &'a Call,
     begun: Time,
 ) -> impl Iterator<Item = &'a Call> {
-    // They are in the order of time, to a step of the world's.
+    // The calls are in order of time, with a tolerance of a step.
     let calls = case.trace.calls.iter().rev();
     let since = calls.take_while(move |other| other.sent + STEP * 2 >= begun);
     since.filter(move |other| other.who == call.who && (begun..=call.begun).contains(&other.begun))

@@ -1,4 +1,4 @@
-//! Who may write, and that somebody does: I1, I9 and I10.
+//! I1, I2, I9 and I10: only the leader writes, and there is a leader.
 
 use std::{collections::BTreeMap, ops::Range, rc::Rc, sync::Arc, time::Duration};
 
@@ -24,12 +24,16 @@ pub fn lease() -> Key {
     Key::new(Kind::Lease, LEASE_NAMESPACE, LEASE)
 }
 
-/// I1: whoever writes a Deployment or a Foo's status holds the Lease at that moment, in the order of the store.
+/// I1: a process that writes a Deployment or a Foo's status holds the Lease at that moment, in the order of the store.
 ///
-/// Two things are granted. Who led when somebody else than a replica edits the Lease, or a backup is restored that has another
-/// one, works until it sees that, which its deadline bounds (H12). And a request that was on its way for longer than lies between a term's end and the Lease's lands
-/// late: its preconditions are what makes it harmless. But who gives the Lease back has seen to it before that nothing of its
-/// own is on its way any more (H19), unless the API server that it was sent to, or its own machine, stands still meanwhile.
+/// There are two exceptions:
+/// - Another client edits the Lease, or a restored backup names another holder. The previous leader works until it notices. Its
+///   deadline bounds that time.
+/// - A request was in flight for longer than the time between the end of the term and the end of the Lease. Its preconditions
+///   make a late write harmless.
+///
+/// A holder releases the Lease only after none of its writes is in flight. Only a suspended API server or machine excuses a
+/// write after the release.
 pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
     let term_ends = case.longest_of(|settings| settings.renew_deadline);
     let (mut now, mut edited) = (String::new(), Vec::<(Time, String)>::new());
@@ -43,7 +47,7 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
             let after = revision.after.as_deref();
             let next = after.map_or_else(String::new, |lease| holder(lease).into());
             if let Some(call) = writer.filter(|_| next.is_empty() && !now.is_empty()) {
-                // Of its pod: another container may have sent what is on its way.
+                // Recorded by pod: a previous container of the pod may have sent the write in flight.
                 gave_back.insert(case.pod(call), call.begun);
             }
             now = next;
@@ -64,7 +68,8 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
             lease_ends.saturating_sub(case.longest(settings.renew_deadline))
         });
         let was_over = gave_back.get(pod).is_some_and(|at| call.sent < *at);
-        // It does not know of that before, and what it has sent by then may land later, but for what is seen to (H19).
+        // The previous leader learns of the edit later, and its writes may land later still. A release ends the excuse, because
+        // it waits for the writes in flight.
         let is_untold = edited.any(|(at, before)| {
             let known = *at + term_ends;
             pod_of(before) == pod && call.sent <= known
@@ -85,7 +90,7 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether the API server that it was sent to, or the machine that it was sent from, stood still before it was carried out.
+/// Returns whether the receiving API server or the sending machine was suspended before the call was carried out.
 fn stood_still(case: &Case, call: &Call, carried_out: Time) -> bool {
     let is_then = |time: &Range<Time>| time.start < carried_out && call.sent < time.end;
     let mut asleep = case.asleep.get(&call.who.replica).into_iter().flatten();
@@ -96,29 +101,31 @@ fn stood_still(case: &Case, call: &Call, carried_out: Time) -> bool {
         })
 }
 
-/// A time in which a process had a term.
+/// Period in which a process was the leader.
 struct Term<'a> {
     pod: &'a str,
-    /// When the attempt that gained it had read the Lease, when its write landed, and when that was answered.
+    /// When the attempt that gained the term had read the Lease. `landed`: when its write arrived. `from`: when the response
+    /// came.
     read: Time,
     landed: Time,
     from: Time,
     until: Time,
-    /// As it is configured.
+    /// Configured value, which may differ from the Lease.
     lease_duration: Duration,
-    /// What gained it, in the store's history.
+    /// Index of the write that gained the term, in the store's history.
     gained: usize,
-    /// What this process was told of the Lease, in the store's history, and when: by its watch, or by looking.
+    /// States of the Lease (indexes into the store's history) that this process received from its watch or a read, and when.
     looks: Rc<Vec<(Time, Range<usize>)>>,
 }
 
-/// I9: the terms of no two processes overlap, as each sees its own: from the answer that made it the leader to the deadline
-/// of its last renewal, its release, or its end.
+/// I9: the terms of two processes do not overlap, as each process sees its own term. A term begins with the response that
+/// grants it. It ends with the deadline of the last renewal, the release, or the end of the process.
 ///
-/// Three things are granted: who has not seen the Lease held, and sees it given back, cannot know that it was somebody else
-/// than its holder who did that (H21); where a backup is restored that another one holds, that one goes on where it was,
-/// and who led does so until its deadline; and where somebody shortens the Lease of one who is configured with longer than the
-/// next is, that next one cannot know of its deadline (H15).
+/// There are three exceptions:
+/// - A process that has not seen the Lease held cannot tell a release by the holder from an edit by another client.
+/// - A restored backup brings back another holder, which continues. The previous leader works until its deadline.
+/// - Another client shortens the Lease of a leader whose configured duration is longer than that of its successor. The
+///   successor cannot know the deadline of the leader.
 pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
     let deadline = case.longest_of(|settings| settings.renew_deadline);
     let cleared = cleared(case);
@@ -131,7 +138,7 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
         let mut later = terms[number + 1..].iter();
         let overlaps = |other: &&Term| {
             let mut cleared = cleared.iter();
-            // Nor can who takes it after somebody who could not.
+            // Includes the successors of a process that could not know.
             let cannot_know = cleared.any(|(at, cleared)| {
                 let mut before = terms.iter().filter(|term| term.landed <= other.landed);
                 one.gained < cleared.end
@@ -148,7 +155,7 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
                             && looked(cleared.clone())
                     })
             });
-            // Neither has renewed since. It takes a step of the world's, in which something may land.
+            // Neither process has renewed since the restore. A write may land in the same step as the restore.
             let mut restored = restored.iter();
             let is_restored = restored.any(|restored| {
                 let until = one.until.min(other.until);
@@ -156,7 +163,7 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
                     && *restored < other.from
                     && until <= *restored + deadline
             });
-            // By which the other one goes, who is configured with less (H15).
+            // The other process uses the shortened duration, because its configured duration is shorter.
             let mut shortened = shortened.iter();
             let is_shortened = shortened.any(|shortened| {
                 (one.landed..other.from).contains(shortened) && other.from <= *shortened + deadline
@@ -176,7 +183,8 @@ pub fn one_leads(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// What the Lease was, in the store's history, at this time; of what a watch tells, as of this version.
+/// Returns the index of the Lease's state at this time. With a version, returns the state that a watch at that version has
+/// delivered.
 fn as_of(case: &Case, time: Time, version: Option<u64>) -> usize {
     let history = case.store.history().iter().enumerate();
     let mut leases = history
@@ -188,7 +196,7 @@ fn as_of(case: &Case, time: Time, version: Option<u64>) -> usize {
                 .after
                 .as_deref()
                 .map(|lease| &lease["metadata"]["resourceVersion"]);
-            // A backup brings back what it is of, as it was.
+            // A restored object has its old resourceVersion.
             one.version <= version || own.and_then(Value::as_str) == Some(&*version.to_string())
         })
     };
@@ -197,7 +205,7 @@ fn as_of(case: &Case, time: Time, version: Option<u64>) -> usize {
         .map_or(0, |(index, _)| index)
 }
 
-/// When a backup was restored that another one holds, or nobody.
+/// Returns when a restored backup changed the holder of the Lease.
 fn restored(case: &Case) -> Vec<Time> {
     let history = case.store.history().iter();
     let its = history.filter(|one| one.key == lease() && *one.by == *RESTORED);
@@ -207,7 +215,7 @@ fn restored(case: &Case) -> Vec<Time> {
         .collect()
 }
 
-/// When somebody else than a replica made the Lease's duration shorter.
+/// Returns when a client other than a replica shortened the duration of the Lease.
 fn shortened(case: &Case) -> Vec<Time> {
     let lasts = |lease: Option<&Value>| lease?["spec"]["leaseDurationSeconds"].as_i64();
     let (mut shortened, mut before) = (Vec::new(), None);
@@ -223,7 +231,7 @@ fn shortened(case: &Case) -> Vec<Time> {
     shortened
 }
 
-/// The terms of one process, as it sees them.
+/// Returns the terms of one process, as it sees them.
 fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
     let mut terms = Vec::new();
     let calls = || {
@@ -242,14 +250,14 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
             let seen = as_of(case, arrived, None);
             (at, seen..seen + 1)
         });
-        // What its watch is told while it stands still it has not seen.
+        // A process that stands still does not see the changes that its watch delivers.
         let is_still = |at: &Time| {
             let mut still = life.still.iter().cloned().chain(case.asleep(life.who));
             still.any(|still| still.contains(at))
         };
-        // Nor what comes for a watch that it has given up.
+        // Nor does it see changes that arrive on a watch that it has closed.
         let is_read = |at: &Time| call.over.is_none_or(|over| *at <= over);
-        // With all that comes between.
+        // A delivery includes all changes since the previous delivery.
         let mut before = None;
         let told = call.told.iter().map(move |(at, version)| {
             let seen = as_of(case, *at, Some(*version));
@@ -277,7 +285,7 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
         if call.verb == "get" {
             let read = call.answered.map_or(call.begun, |(at, _)| at);
             looked = Some((call.begun, read));
-            // Who is told that somebody else holds it has no term any more.
+            // A response that names another holder ends the term.
             if let Some((at, _)) = answered
                 && is_awaited(case, life, call.begun, at)
                 && is_of_another(call, &identity)
@@ -298,7 +306,7 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
             }
             let deadline = life.settings.renew_deadline;
             let until = (looked + case.takes(life.who, deadline)).min(ended);
-            // Who stands still when the answer comes reads it later, and may find that its term is over by then.
+            // A process that stands still reads the response later. Its term may have ended by then.
             let mut still = life.still.iter();
             let thawed = still.find(|still| still.contains(&answered));
             let answered = thawed.map_or(answered, |still| still.end);
@@ -327,8 +335,8 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
     terms
 }
 
-/// Where in the store's history the Lease named nobody because somebody else than a replica had cleared it, as its holder would have
-/// (H21), until it named somebody again, or was gone; and since when.
+/// Returns the parts of the history, with their start times, when another client had cleared the holder of the Lease as the
+/// holder would. A part ends when the Lease is held again or is deleted.
 fn cleared(case: &Case) -> Vec<(Time, Range<usize>)> {
     let (mut cleared, mut since) = (Vec::new(), None);
     for (index, revision) in case.store.history().iter().enumerate() {
@@ -346,20 +354,20 @@ fn cleared(case: &Case) -> Vec<(Time, Range<usize>)> {
     cleared
 }
 
-/// I2, as each process itself can know it, to the step: no write of the work is sent past the end of its sender's term, or
-/// after an answer told it that another replica holds the Lease; and each names a time to the API server that ends before the Lease
-/// can be another's, though the write is on its way for as long as the kernel lets it.
+/// I2, with the knowledge of each process and a tolerance of two steps: no write is sent after the end of the sender's term,
+/// nor after a response that names another holder. Each write has a `timeout=` that ends before another replica can take the
+/// Lease, even if the kernel delivers the write as late as possible.
 pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
     const SLACK: Duration = STEP.saturating_mul(2);
     for life in &case.trace.lives {
         let deadline = life.settings.renew_deadline;
         let lease = life.settings.lease_duration;
-        // Clocks differ by a 500th.
+        // Clocks may differ by 1/500.
         let overtime = lease.saturating_sub(deadline + lease / 500 + longest_way(lease, deadline));
         let overtime = case.takes(life.who, overtime);
         let identity = life.identity();
         let calls = || case.trace.calls.iter().filter(|call| call.who == life.who);
-        // Each answer: when it came, and until when the term lasts that it gave; `None`: it is somebody else's.
+        // When each response came, and the end of the term that it grants. `None`: another replica holds the Lease.
         let (mut looked, mut told) = (None, Vec::new());
         let attempts = attempts(calls().filter(|call| call.resource == "leases"));
         for call in calls().filter(|call| call.resource == "leases") {
@@ -380,12 +388,12 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
         }
         told.sort_unstable();
         for call in calls().filter(|call| call.is_work()) {
-            // What has just come may not have been read yet.
+            // The process may not have read a response that has just arrived.
             let read = told.partition_point(|(at, _)| *at + SLACK < call.sent);
             let arrived = told.partition_point(|(at, _)| *at <= call.sent);
             let term = told[..arrived].iter().skip(read.saturating_sub(1));
             let until = term.filter_map(|(_, until)| *until).max();
-            // By its own clock: whoever sends it knows no other.
+            // The sender measures this time with its own clock.
             let limit = call.limit().map(|limit| case.takes(life.who, limit));
             let what = match (until, limit) {
                 (None, _) => "sent without a term".to_owned(),
@@ -412,20 +420,20 @@ pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// When each attempt to write the Lease began.
+/// Returns when each attempt to write the Lease began.
 fn attempts<'a>(calls: impl Iterator<Item = &'a Call>) -> Vec<Time> {
     let attempts = calls.filter(|call| call.verb == "patch");
     attempts.map(|call| call.begun).collect()
 }
 
-/// Whether another attempt had begun by the time of the answer, which gives up the one before.
+/// Returns whether a later attempt had begun before the response arrived. It cancels the earlier attempt.
 fn is_given_up(call: &Call, answered: Time, attempts: &[Time]) -> bool {
     let mut attempts = attempts.iter();
     attempts.any(|next| call.begun < *next && *next < answered)
 }
 
-/// Whether the answer to an attempt on the Lease came while the process still waited for it. Its timers stand still while its
-/// machine sleeps; and who is frozen when one fires looks for the answer first when it thaws.
+/// Returns whether the process still waited for the response to an attempt. Timers stand still while the machine sleeps. A
+/// process that is frozen when the timer fires reads the response first when it thaws.
 fn is_awaited(case: &Case, life: &Life, begun: Time, answered: Time) -> bool {
     let due = case.by_its_clock(life.who, begun, attempt(&life.settings));
     let mut still = life.still.iter();
@@ -433,34 +441,33 @@ fn is_awaited(case: &Case, life: &Life, begun: Time, answered: Time) -> bool {
     answered <= frozen.map_or(due, |frozen| frozen.end)
 }
 
-/// How long an attempt on the Lease may take.
+/// Returns the timeout of an attempt to write the Lease.
 fn attempt(settings: &Settings) -> Duration {
     (settings.renew_deadline / 2).max(Duration::from_secs(1))
 }
 
-/// Whether the answer says that somebody else holds the Lease, and can be read.
+/// Returns whether the response is readable and names another holder.
 fn is_of_another(call: &Call, identity: &str) -> bool {
     let answer = call.answer.as_deref().filter(|_| !call.is_spoilt());
     answer.is_some_and(|lease| ![identity, ""].contains(&holder(lease)))
 }
 
-/// When the answer came that made this one the holder.
+/// Returns when the response came that made this process the holder.
 fn won(call: &Call, identity: &str) -> Option<Time> {
     let (at, code) = call.answered?;
     let is_write = matches!(call.verb, "patch" | "create" | "update");
     let is_holder = holder(call.answer.as_deref()?) == identity;
-    // What changed nothing is no renewal to the others (H11).
+    // To other replicas, a write that changes nothing is no renewal.
     let is_write = is_write && !call.written.is_empty();
     (is_write && is_holder && (200..300).contains(&code)).then_some(at)
 }
 
-/// I10: as soon as it can be after the last thing that went wrong, the Lease names a process that is there, and that renews
-/// it, to the end.
+/// I10: soon after the last fault, the Lease names a running process that renews it until the end.
 pub fn somebody_leads(case: &Case, found: &mut Vec<Violation>) {
     let Some(from) = leads_from(case) else {
         return;
     };
-    // Who leads works until its own deadline, and by then others have seen the Lease change.
+    // The leader works until its own deadline. By then, the other replicas have seen a change of the Lease.
     let renewed = case.longest_of(|settings| settings.renew_deadline);
     let end = case.plan.end;
     let mut wrong = |at: Time, what: String| {
@@ -496,7 +503,7 @@ pub fn somebody_leads(case: &Case, found: &mut Vec<Violation>) {
     });
     for (at, next) in writes.chain([(end, "")]) {
         let checked = since.max(from);
-        // Who lets go has to be followed as soon as who is to renew has to.
+        // A released Lease must be taken as quickly as a held Lease must be renewed.
         if at > checked && at < end && !now.is_empty() && !is_up(&now, checked) {
             return wrong(
                 checked,
@@ -514,9 +521,9 @@ pub fn somebody_leads(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// From when on somebody has to lead; `None`: there is nobody who could.
+/// Returns when a replica must lead at the latest, or `None` if no replica can lead.
 fn leads_from(case: &Case) -> Option<Time> {
-    /// What a watch's answer is waited for, and then how long it may take to be opened anew.
+    /// Longest wait for the response to a watch. `ANEW` is the time to reopen the watch.
     const ANSWER: Duration = Duration::from_mins(1);
     const ANEW: Duration = Duration::from_secs(8);
     let goes_on = |replica: usize| {
@@ -535,12 +542,12 @@ fn leads_from(case: &Case) -> Option<Time> {
     let edits = edits.map(|(_, revision)| made(revision));
     let lives = || case.trace.lives.iter();
     let ends = lives().filter_map(|life| life.ended.as_ref().map(|(at, _)| *at));
-    // What came to a machine that slept comes by its clock, which stood still.
+    // A message to a sleeping machine arrives by the clock of the machine, which stood still.
     let asleep = case.asleep.values();
     let asleep = asleep.flat_map(|all| all.iter().map(|time| comes_at(all, time.end)));
     let calm = over.chain(edits).chain(ends).chain(asleep).max();
     let calm = calm.unwrap_or_default();
-    // When each that is there at the end can do its work: what was asked before, and is answered late or never, it waits for.
+    // A replica can work when its earlier requests have been answered or have timed out.
     let there = lives().filter(|life| life.ended.is_none() && !goes_on(life.who.replica));
     let able = there.map(|life| {
         let waits = |call: &&Call| {
@@ -548,7 +555,7 @@ fn leads_from(case: &Case) -> Option<Time> {
                 && matches!(call.verb, "list" | "stream" | "watch")
                 && call.resource != "leases"
                 && match call.answered {
-                    // What has only just been asked waits for nothing that went wrong.
+                    // A fault has not delayed a request that was sent after it.
                     None => call.begun <= calm || call.begun + case.longest(ANSWER) < end,
                     Some(_) => call.begun <= calm,
                 }
@@ -556,7 +563,7 @@ fn leads_from(case: &Case) -> Option<Time> {
         let waits = case.trace.calls.iter().filter(waits);
         let answered = waits.map(|call| {
             let until = case.by_its_clock(call.who, call.begun, ANSWER);
-            // Or for as long as the answer asks.
+            // A response may specify `Retry-After`.
             let asked = call.retry_after.unwrap_or_default().min(ASKED);
             call.answered.map_or(until, |(at, _)| {
                 case.by_its_clock(call.who, at, asked).min(until)

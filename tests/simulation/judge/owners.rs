@@ -1,4 +1,4 @@
-//! What the garbage collector makes of owner references: R2.
+//! R2: the garbage collector honors the owner references of Deployments.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use super::{
     made, named,
 };
 
-/// R2: a Foo that is deleted in the foreground is there until the Deployments are gone that were made for it.
+/// R2: a Foo that is deleted in the foreground exists until its Deployments are deleted.
 pub fn are_waited_for(case: &Case, found: &mut Vec<Violation>) {
-    // By name, those that replicas made, with their owner.
+    // UID of the owner of each Deployment that replicas wrote, by name.
     let mut ours = BTreeMap::<&str, &str>::new();
     for (index, revision) in case.store.history().iter().enumerate() {
         let (before, after) = (revision.before.as_deref(), revision.after.as_deref());

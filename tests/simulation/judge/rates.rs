@@ -1,4 +1,4 @@
-//! I11: no replica asks without end, nor before the time that the API server asks for.
+//! I11 and Q3: a replica limits its requests, honors `Retry-After`, and resets the backoff after a success.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,15 +14,15 @@ const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// How many requests, and of one kind, and about one object, a replica sends in some time, whatever it is answered.
+/// I11: the number of requests of a replica is bounded, in total, by kind and by object, for any responses.
 pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
     let attempts = |who, window: Duration| {
         let settings = case
             .life(who)
             .map_or(&case.plan.settings, |life| &life.settings);
         let retry_period = case.shortest(settings.retry_period);
-        // An attempt is a look and a write; one in four more is out of turn, and those of a deletion, of a rejected write, and of
-        // the end, with a look before each and after it.
+        // An attempt is a read and a write. Every fourth attempt may be repeated out of turn. The constant covers a deletion, a
+        // rejected write and the end, each with a read before and after.
         let attempts = window.as_millis() * 5 / (4 * retry_period.as_millis() * 9 / 10) + 8;
         usize::try_from(attempts).unwrap_or(usize::MAX)
     };
@@ -30,7 +30,7 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
     let mut of_one = BTreeMap::<_, Vec<_>>::new();
     let mut of_all = BTreeMap::<_, Vec<_>>::new();
     for call in &case.trace.calls {
-        // A look at one object is one of as many as there are objects, however it is put.
+        // A live read counts as a `get`, although it is sent as a list: there are as many as objects.
         let is_look = call.verb == "list" && !is_watch(call);
         let verb = if is_look { "get" } else { call.verb };
         let kind = (call.who, verb, &*call.resource);
@@ -52,7 +52,7 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
             }));
         };
     for (who, mut times) in of_all {
-        // Of a few Foos, each of which may be looked at twenty times at once (row Q3).
+        // There are a few Foos, and each may be reconciled 20 times in a burst.
         crowded(who, "of all requests".to_owned(), &mut times, (200, SECOND));
     }
     for ((who, verb, resource), mut times) in of_a_kind {
@@ -69,10 +69,10 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
         if subject.contains("/leases/") {
             continue;
         }
-        // Of a dispute, each of the ten writes that come at once has several statuses, which may fail as well.
+        // In a dispute, ten writes are sent without delay. Each may lead to several statuses, which may fail as well.
         let is_status = subject.ends_with("/status");
         let at_once = if is_status { 60 } else { 40 };
-        // A status follows what is counted; what is written else is written ever more slowly, and not once a second.
+        // A status follows the counts of the Deployment. Other writes have a backoff, so they cannot continue once per second.
         let slowly = (!is_status).then_some((80, 2 * MINUTE));
         for bound in [(at_once, WINDOW), (120, MINUTE)].into_iter().chain(slowly) {
             crowded(who, format!("{verb} {subject}"), &mut times, bound);
@@ -80,8 +80,8 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// What a call is about: its path, of a look at one object and of a creation with its name, and of whom it is to be, of an event
-/// with what that is about, but without what limits it.
+/// Returns the subject of a call: its path without the query, the name and the owner of a new object, the name in a live read,
+/// and the object of an Event.
 fn subject(call: &Call) -> String {
     let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
     let mut query = query.split('&');
@@ -92,15 +92,14 @@ fn subject(call: &Call) -> String {
         "create" => metadata["name"].as_str(),
         _ => field,
     };
-    // Several may ask for one of the same name.
+    // Several Foos may create a Deployment of the same name.
     let owner = metadata["ownerReferences"][0]["uid"].as_str();
     let words = [Some(path), name, owner].into_iter().flatten();
     words.collect::<Vec<_>>().join("/")
 }
 
-/// Row Q3: who is asked for time with a 429 or a 503 gives it: a watch does, the events of a namespace, and the object that was
-/// reconciled, whatever is asked for it meanwhile; but for a new term's first look at it. The election goes at its own pace, as
-/// does who asks for rights.
+/// I11: a `Retry-After` in a 429 or 503 delays the watch, the Events of the namespace, or the reconciled object with all its
+/// requests. The first reconcile of a new term does not wait. The election and permission reviews have their own pace.
 pub fn heeds(case: &Case, found: &mut Vec<Violation>) {
     let asks = case.trace.calls.iter().filter_map(|call| {
         let (at, code) = call.answered?;
@@ -115,9 +114,9 @@ pub fn heeds(case: &Case, found: &mut Vec<Violation>) {
             calls.filter(|other| other.who == call.who && time.contains(&other.begun))
         };
         let again = match &*call.resource {
-            // What comes later is not waited for any more.
+            // The client does not wait for a later response.
             _ if at >= patience(case, call) => None,
-            // Of those that were under way with it, one may be written anew.
+            // An Event that was in flight at the same time may be sent again.
             "events" => its()
                 .filter(|other| other.begun > at + STEP)
                 .find(|other| other.role == Role::Work && other.resource == "events")
@@ -141,8 +140,8 @@ pub fn heeds(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Row Q3: success forgets. No attempt is counted higher than the failures were that the process has had with this object since
-/// it was last right.
+/// Q3: a success resets the backoff. The attempt number of a reconcile does not exceed the failures of the process with this
+/// object since the last success, plus one.
 pub fn forgets(case: &Case, found: &mut Vec<Violation>) {
     let mut failures = BTreeMap::<_, u32>::new();
     for one in case.reconciles.values().flatten() {
@@ -166,7 +165,7 @@ pub fn forgets(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether a reconcile changed a Deployment and left the status to the next one.
+/// Returns whether a reconcile changed a Deployment and left the status to the next reconcile.
 fn has_status_pending(case: &Case, one: &Reconcile) -> bool {
     let ended = one.ended.unwrap_or(one.begun);
     let name = name_of(&one.key);
@@ -180,7 +179,7 @@ fn has_status_pending(case: &Case, one: &Reconcile) -> bool {
     its("/deployments") && !its(&format!("/foos/{name}/status"))
 }
 
-/// When the object was reconciled again that was when this was sent: after that, and before `until`.
+/// Returns when the object that the reconcile of this call handled was reconciled again, if that was before `until`.
 fn looked_at_again(case: &Case, call: &Call, at: Time, until: Time) -> Option<Time> {
     let foo = foo_of(call).or_else(|| warnings::foo_of(case, call));
     let reconciles = case.trace.reconciles.iter();
@@ -190,7 +189,7 @@ fn looked_at_again(case: &Case, call: &Call, at: Time, until: Time) -> Option<Ti
         let is_then = one.begun <= call.begun && one.ended.is_some_and(|ended| at <= ended);
         one.who == call.who && is_then && is_it
     });
-    // Of what may be of several it is not known.
+    // If several reconciles are possible, the object is unknown.
     let (Some(one), None) = (its.next(), its.next()) else {
         return None;
     };
@@ -207,7 +206,7 @@ fn looked_at_again(case: &Case, call: &Call, at: Time, until: Time) -> Option<Ti
     (!is_new_term).then_some(begun)
 }
 
-/// The Foo that a call is about, where it says so.
+/// Returns the Foo that the call names, if any.
 pub fn foo_of(call: &Call) -> Option<&str> {
     let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
     match (call.verb, &*call.resource) {
@@ -218,7 +217,7 @@ pub fn foo_of(call: &Call) -> Option<&str> {
     }
 }
 
-/// Until when an answer is waited for.
+/// Returns when the client stops waiting for a response.
 fn patience(case: &Case, call: &Call) -> Time {
     let limit = match &*call.resource {
         "events" => Duration::from_secs(1),
@@ -228,7 +227,7 @@ fn patience(case: &Case, call: &Call) -> Time {
     call.begun + case.shortest(limit)
 }
 
-/// Whether it is of a watch, its list included.
+/// Returns whether the call is a watch or the list of a watch.
 fn is_watch(call: &Call) -> bool {
     matches!(call.verb, "list" | "watch" | "stream") && !call.path.contains("fieldSelector")
 }

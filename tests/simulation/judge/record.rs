@@ -1,4 +1,4 @@
-//! The fencing record is written by who leads: I8.
+//! I8: the leader writes the fencing record.
 
 use super::{
     super::{
@@ -13,8 +13,8 @@ use super::{
     works::holds,
 };
 
-/// I8, of the fencing record: it is written on the condition that it is as it was read, and that was before its writer saw that
-/// the Lease names it. Else who was deposed since could put it back, behind its successor's.
+/// A write of the fencing record requires the version that was read. After that read, its writer has seen its own name in the
+/// Lease. Otherwise a deposed leader could overwrite the record of its successor.
 pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
     let is_record = |call: &&Call| call.resource == "serviceaccounts";
     let calls = case.trace.calls.iter();
@@ -37,7 +37,7 @@ pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
         let is_read = |look: &&Call| version(look).as_deref() == Some(base);
         let mut reads = looks("serviceaccounts").filter(is_read).peekable();
         let was_read = reads.peek().is_some();
-        // An answer that came late, to a read that was given up before, may be one of them.
+        // A read may belong to an earlier attempt whose response came late.
         let is_named = reads.filter_map(|look| look.answered).any(|(read, _)| {
             let mut later = looks("leases").filter(|look| read <= look.begun);
             later.any(|look| look.answer.as_deref().map(holder) == identity.as_deref())
@@ -60,19 +60,19 @@ pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// I8, of a new term: nothing is written of the work before the fencing record was seen to, where nothing is in the way of that.
-/// Else the fencing policy, which still goes by who led before, would reject the first writes of each term.
+/// In a new term, the fencing record is up to date before the first write of the work, unless a fault obstructs it. Otherwise
+/// the fencing policy would reject the first writes of each term, because it still accepts the previous leader.
 pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
     let holds = holds(case);
     for (index, hold) in holds.iter().enumerate() {
         let mut history = case.store.history().iter().enumerate();
         let begins = history.find(|(_, one)| one.key == lease() && made(one) == hold.from);
-        // Renewed after its holder's deadline: nobody else led in between.
+        // The Lease was renewed after the holder's deadline, and no other replica led in between.
         let is_renewed = begins.is_none_or(|(_, one)| {
             let [before, after] = [&one.before, &one.after].map(|it| it.as_deref().map(holder));
             before == after
         });
-        // The next renewal may take as long as this one: half of what that leaves is there to wait.
+        // The next renewal may be as slow as this one. Half of the time that it leaves is available for the record.
         let is_late = begins.is_some_and(|(index, _)| {
             let writer = case.writer(index);
             writer.is_some_and(|call| call.felt && call.answered.is_some())
@@ -89,7 +89,7 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
         let Some(first) = its().find(|call| call.is_work()) else {
             continue;
         };
-        // Of a Lease that was deleted meanwhile, its term goes on.
+        // The term continues if the Lease was deleted in between.
         let before = index.checked_sub(1).map(|before| &holds[before]);
         let is_of_the_last_term = before.is_some_and(|before| {
             let life = case.life(hold.who);
@@ -102,14 +102,15 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
             let is_over = call.answered.is_some_and(|(at, _)| at <= first.begun);
             call.resource == "serviceaccounts" && is_over
         });
-        // The component may be installed just after that.
+        // The fencing component may be installed right after this check.
         let seen_to = seen_to.filter_map(|call| call.arrived).max();
         let record_key = Key::new(Kind::ServiceAccount, RECORD.0, RECORD.1);
         let mut records = case.store.history().iter().rev();
         let record = records.find(|one| one.key == record_key && Some(made(one)) <= seen_to);
         let record = record.and_then(|one| one.after.as_deref());
         let names = record.map(|record| text(&record["metadata"]["annotations"][HOLDER]));
-        // Another one than each before: else who led in between could put its own back with a late write.
+        // The term differs from all earlier terms. Otherwise a late write of another leader could restore the record of that
+        // leader.
         let term = record.map(|record| &record["metadata"]["annotations"][TERM]);
         let is_another = term.is_none_or(|term| {
             let history = case.store.history().iter();
@@ -122,7 +123,7 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
             let leader = case.life(hold.who).map(super::Life::identity);
             leader.as_deref() == Some(names)
         });
-        // The record is not written for who finds the Lease to be another's by then; and the term goes on (I1).
+        // After another client has changed the holder, the record is not written, but the term continues.
         let is_taken = || {
             let mut history = case.store.history().iter().enumerate();
             history.any(|(index, one)| {

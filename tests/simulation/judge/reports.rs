@@ -1,4 +1,4 @@
-//! Statuses are written in time: I13.
+//! I13: statuses are written in time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,27 +24,27 @@ use super::{
     works::{Hold, SOON, holds},
 };
 
-/// What a status is to say: the Foo's generation, and the counts of the Deployment that serves it. Where another one is about to,
-/// which is complete, either will do.
+/// Required content of a status: the generation of the Foo, and the counts of the Deployment that serves it. If another
+/// complete Deployment is about to serve the Foo, its counts are accepted as well.
 #[derive(Clone, PartialEq)]
 struct Asked {
     generation: Value,
     counts: Option<Vec<[i64; 2]>>,
 }
 
-/// Since when a status has said something else, without a break, and each change meanwhile of what it is to say.
+/// Outdated status. `since` has the time when it became outdated, and of each later change of its required content.
 struct Stale {
     asked: Asked,
     since: Vec<Time>,
 }
 
-/// I13 (row R5): while a process holds the Lease, and nothing is in its way, a status is never behind for longer than a
-/// reconcile takes: it is of the Foo's generation, and counts what its Deployment does, at some moment of any such time, whether
-/// that begins with a change, with a term, or when what was in the way is gone.
+/// While a process holds the Lease and no fault obstructs it, a status is outdated for no longer than a reconcile takes. The
+/// time starts with a change, a term, or the end of an obstacle. At some moment of it, the status has the generation of the Foo
+/// and the counts of its Deployment.
 pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
     let holds = holds(case);
     let soon = case.longest(SOON);
-    // What a fault has had fail comes when its turn comes.
+    // A reconcile that failed or still runs has its own delay.
     let is_waiting = |key: &Key, who: Who, at: Time| {
         let its = case
             .reconciles
@@ -126,15 +126,15 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// When something that was in the way no longer is, nor what follows it.
+/// Returns when obstacles and their aftermath end.
 fn ends(case: &Case) -> BTreeSet<Time> {
     let faults = case.trace.faults.iter();
     let ends = faults.map(|(time, fault)| match fault {
-        // As long as a server that is behind goes by it.
+        // An API server that is behind enforces the policy for longer.
         Fault::Policy(_) => time.end.saturating_add(KNOWN),
         _ => felt_until(case, time, fault).saturating_add(case.longest(AFTER)),
     });
-    // What is done to single calls goes on until the end of the storm, for the next of them.
+    // A fault may affect single calls until the end of the storm, so each affected call has its own end.
     let spoilt = case.trace.calls.iter().filter(|call| call.fault.is_some());
     let spoilt = spoilt.filter_map(|call| {
         let asked = call.retry_after.unwrap_or_default();
@@ -146,10 +146,11 @@ fn ends(case: &Case) -> BTreeSet<Time> {
     ends.chain(spoilt).collect()
 }
 
-/// Whether a status of this Foo is not to be expected, since the last one was refused or failed: what fails is tried again with the
-/// object's backoff; what is refused for what it says, when the object is another, or after long.
+/// Returns whether no status of this Foo is expected, because the last status was rejected or failed. A failed status is
+/// retried with the backoff of the object. A status that was rejected for its content is sent again after a change of the
+/// object, or after a long time.
 fn has_failed(case: &Case, key: &Key, holder: Who, from: Time, due: Time) -> bool {
-    /// For how long a status that was refused is not written again.
+    /// Time before a rejected status is sent again.
     const GIVEN_UP: Duration = Duration::from_secs(1000);
     let mut reports = case.trace.calls.iter().filter(|call| {
         call.who == holder
@@ -164,14 +165,14 @@ fn has_failed(case: &Case, key: &Key, holder: Who, from: Time, due: Time) -> boo
     is_given_up || reports.any(|call| call.begun >= from && !matches!(code(call), 200..300 | 409))
 }
 
-/// Who holds the Lease for all of this time.
+/// Returns the holder of the Lease, if it was the same for all of this time.
 fn holder(holds: &[Hold], from: Time, until: Time) -> Option<Who> {
     let mut holds = holds.iter();
     let hold = holds.find(|hold| hold.from <= from && until <= hold.until)?;
     Some(hold.who)
 }
 
-/// `None`: of a Foo that is going, or that nothing can be made of.
+/// Returns the required content of the status. `None`: the Foo is terminating, or its spec is invalid.
 fn asked(foo: &Value, deployments: &BTreeMap<&Key, &Value>) -> Option<Asked> {
     let metadata = &foo["metadata"];
     let [namespace, name] = ["namespace", "name"].map(|field| text(&metadata[field]));

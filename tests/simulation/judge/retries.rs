@@ -1,4 +1,4 @@
-//! What has failed is tried again (I10), and not before its delay is over (Q3).
+//! I10 and Q3: a failed reconcile is retried, but not before its delay has passed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use super::{
     works::{SOON, holds},
 };
 
-/// I10 (row Q3): what an API server that failed has answered is tried again when its delay is over, and not later.
+/// I10: a reconcile that failed with a server error of the API server is retried when its delay has passed.
 pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
     const QUICK: Duration = Duration::from_secs(1);
     let holds = holds(case);
@@ -75,7 +75,7 @@ pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Q3: a retry does not come before its delay is over.
+/// Q3: a retry does not begin before its delay has passed, and each failure of the object is counted.
 pub fn waits(case: &Case, found: &mut Vec<Violation>) {
     for (key, its) in &case.reconciles {
         for (number, one) in its.iter().enumerate() {
@@ -118,9 +118,9 @@ pub fn waits(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Q3: an object that fails is left alone ever more where nothing changes but what its own tries write.
+/// Q3: a failing object is retried with exponential backoff while only its own reconciles change anything.
 pub fn backs_off(case: &Case, found: &mut Vec<Violation>) {
-    /// Ten that are overtaken, and the fourteen that a delay which doubles has in a minute.
+    /// Upper bound of the attempts in a minute: ten that changes bring forward, and fourteen with a delay that doubles.
     const MOST: usize = 30;
     const MINUTE: Duration = Duration::from_mins(1);
     for (key, its) in &case.reconciles {
@@ -146,7 +146,7 @@ pub fn backs_off(case: &Case, found: &mut Vec<Violation>) {
         for (number, one) in its.iter().enumerate() {
             let mut tries = 0;
             let before = its[..number].iter().rev().filter(|it| it.who == one.who);
-            // As far as none was right.
+            // Back to the last success.
             let mut last = one.attempt;
             let first = before.take_while(|it| {
                 let is_in_a_row = it.attempt <= last;
@@ -171,8 +171,9 @@ pub fn backs_off(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether the last thing that it asked for was refused, and neither for a conflict, nor by the fencing policy, nor because its
-/// namespace goes: of what says itself whose it is, since another worker may be at another Foo meanwhile.
+/// Returns whether the reconcile ended with a rejection that counts as a failure of the object. Conflicts, rejections by the
+/// fencing policy and a terminating namespace do not count. Considers only calls that name their Foo, because another worker
+/// may reconcile another Foo at the same time.
 fn has_failed(case: &Case, one: &Reconcile, foo: &str) -> bool {
     const AT_ONCE: Duration = Duration::from_millis(100);
     let its = calls_of(case, one).filter(|call| {
@@ -180,14 +181,14 @@ fn has_failed(case: &Case, one: &Reconcile, foo: &str) -> bool {
     });
     its.last().is_some_and(|call| {
         let (at, code) = call.answered.unwrap_or_default();
-        // What comes later is what it ended with: of what was to be sent then, and does not even find a connection, there is no call.
+        // If the reconcile ended later, another error ended it. A request that finds no connection is not a call.
         let is_the_end = one.ended.is_none_or(|ended| ended <= at + AT_ONCE);
         let is_failure = code >= 300 && !matches!(code, 404 | 409);
         is_the_end && is_failure && !is_fenced(call) && !is_of_the_end(call)
     })
 }
 
-/// How long one that failed waits where that is not counted: as if only those in a row had failed that are not.
+/// Returns the delay after an error that is not counted as a failure: the backoff of the consecutive errors of this sort.
 pub fn own_delay(its: &[&Reconcile], one: &Reconcile) -> Duration {
     let mut own = 0;
     for before in its.iter().rev().filter(|before| before.who == one.who) {
@@ -202,7 +203,7 @@ pub fn own_delay(its: &[&Reconcile], one: &Reconcile) -> Duration {
     backoff(own)
 }
 
-/// Whether so much was written for this Foo that the next write may have to wait for another reason than that one failed.
+/// Returns whether this Foo was written so often that the next write may be delayed as disputed.
 fn may_be_contested(case: &Case, one: &Reconcile, foo: &str) -> bool {
     const OFTEN: usize = 6;
     const LATELY: Duration = Duration::from_mins(2);
@@ -218,9 +219,10 @@ fn may_be_contested(case: &Case, one: &Reconcile, foo: &str) -> bool {
     writes.count() > OFTEN
 }
 
-/// I10 (row R10): what was refused for want of rights is tried when they are back, and not only when its delay is over.
+/// I10: a write that was rejected for a missing permission is retried when the permission is restored, without waiting for its
+/// backoff.
 pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
-    /// The longest pause between two looks at the rights, and the looks.
+    /// Longest pause between two permission reviews, and the time of the reviews.
     const LOOKS: Duration = Duration::from_secs(11);
     let holds = holds(case);
     for (time, fault) in &case.trace.faults {
@@ -228,7 +230,7 @@ pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
             continue;
         };
         let back = time.end;
-        // That they are back is tried as long after as rights were missing, at the latest.
+        // A permission that is not reviewed is tried after at most the time for which permissions were missing.
         let away = {
             let before = case.trace.faults.iter().filter(|(other, fault)| {
                 matches!(fault, Fault::Revoke { .. }) && other.start < back
@@ -237,7 +239,7 @@ pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
             lasted.sum::<Duration>()
         };
         let tried = match (*verb, *resource) {
-            // Those that are looked at.
+            // Reviewed permissions.
             ("create" | "patch", "deployments") | ("update", "foos/status") => LOOKS,
             ("delete", "deployments") | ("list", "foos") => away + LOOKS,
             _ => continue,
@@ -247,7 +249,7 @@ pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
         let Some(hold) = holds.find(|hold| hold.from <= back && due <= hold.until) else {
             continue;
         };
-        // What is in the way of the last moment; the rights themselves were until then.
+        // Only obstacles after the restoration count. Before it, the missing permission was the obstacle.
         let after = back + case.longest(AFTER) + Duration::from_millis(1);
         if is_hindered(case, hold.who, None, after, due) {
             continue;
@@ -281,7 +283,7 @@ pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether it was refused for want of rights, and not by a policy.
+/// Returns whether the call was rejected for a missing permission and not by a policy.
 fn is_forbidden(call: &Call) -> bool {
     let answer = call.answer.as_deref().unwrap_or(&Value::Null);
     text(&answer["message"]).contains(" cannot ")

@@ -1,4 +1,4 @@
-//! The limit on rollouts.
+//! I17: the limit on concurrent rollouts.
 
 use serde_json::Value;
 
@@ -10,9 +10,9 @@ use super::{
     made, named,
 };
 
-/// I17: no process has more rollouts under way than it may have that it has started and that nobody has changed since.
+/// The rollouts under way that a process has started, and that no other client has changed since, do not exceed `max_rollouts`.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
-    // The process that started each rollout, and the Deployment.
+    // Process that started each rollout, and the Deployment.
     let mut started = Vec::new();
     for (index, revision) in case.store.history().iter().enumerate() {
         if revision.key.kind != Kind::Deployment {
@@ -25,14 +25,14 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         let generation = |of: Option<&Value>| of.map(|of| of["metadata"]["generation"].clone());
         let is_start = before.is_some() && after.is_some() && template(before) != template(after);
         let is_under_way = || after.is_some_and(|now| rolls_out(now) || !is_observed(now));
-        // The change of a user, or the end of the rollout.
+        // Another client has changed the Deployment, or the rollout has ended.
         if generation(before) != generation(after) && writer.is_none() || !is_under_way() {
             started.retain(|(_, key)| *key != &revision.key);
         }
         let Some(who) = writer.filter(|_| is_start) else {
             continue;
         };
-        // Of a patch without an answer that it can read, it does not know.
+        // The process does not know the outcome of a patch without a readable response.
         let is_known = |call: &Call| call.code == Some(200) && call.fault.is_none();
         if !call.is_some_and(is_known) {
             continue;
@@ -56,17 +56,17 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether the status says that the rollout waits for others.
+/// Returns whether the status reports that the rollout waits for others.
 pub fn is_queued(foo: &Value) -> bool {
     let conditions = foo["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
     conditions.any(|condition| text(&condition["message"]).contains("its rollout waits"))
 }
 
-/// Progressing, of a Foo whose Deployment serves with its former template.
+/// `Progressing` of a Foo whose Deployment serves with its previous template.
 pub const QUEUED: (&str, &str) = ("True", "RolloutQueued");
 
-/// Whether the Deployment is one of those under way.
+/// Returns whether the rollout of the Deployment is under way.
 pub fn rolls_out(deployment: &Value) -> bool {
     let count = |field: &str| deployment["status"][field].as_i64().unwrap_or_default();
     let replaces = if is_observed(deployment) {

@@ -1,4 +1,4 @@
-//! I15: what a replica has does not grow: no more than there is.
+//! I15: the queue and the caches of a replica hold no more than exists.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,11 +14,11 @@ use super::{
     Case, STEP, Violation, made,
 };
 
-/// What a watch may take to tell of a change.
+/// Longest time for a watch to deliver a change.
 const MOMENT: Duration = Duration::from_secs(1);
 
-/// A queue or a cache has no more than there has been; and at rest the queue is empty, and a cache has what there is, unless
-/// something goes on to be wrong.
+/// The queue and the caches never hold more objects than have existed. While the system is idle, the queue is empty and a cache
+/// holds the existing objects, unless a fault continues.
 pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
     let mut names = BTreeMap::<Kind, BTreeSet<&Key>>::new();
     for revision in case.store.history() {
@@ -48,7 +48,7 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
             deployments,
         } = *sizes;
         let is_at_rest = *at >= case.plan.rest && !goes_on;
-        // Whose turn has just come.
+        // A key is in the queue right before its reconcile.
         let is_turn = || {
             let mut reconciles = case.trace.reconciles.iter();
             reconciles.any(|one| {
@@ -81,7 +81,7 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// How many there were of a kind, since when.
+/// Returns the number of objects of a kind, with the time of each change.
 fn counts(case: &Case, kind: Kind) -> Vec<(Time, usize)> {
     let (mut count, mut counts) = (0, vec![(Time::ZERO, 0)]);
     for revision in case.store.history() {

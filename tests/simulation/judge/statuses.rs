@@ -1,4 +1,4 @@
-//! What statuses say: nothing that was never so.
+//! I13: statuses are true.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -21,7 +21,8 @@ use super::{
 };
 use crate::invariants::GENERATION;
 
-/// As `kubectl rollout status` has it: with more pods than are asked for, too, while a Deployment is scaled down.
+/// Returns whether a rollout is complete, as `kubectl rollout status` judges it. While a Deployment is scaled down, it may have
+/// more pods than specified.
 pub fn is_rolled_out(deployment: &Value) -> bool {
     let status = &deployment["status"];
     let count = |field: &str| status[field].as_i64().unwrap_or_default();
@@ -32,8 +33,8 @@ pub fn is_rolled_out(deployment: &Value) -> bool {
         && count("availableReplicas") >= updated
 }
 
-/// I13: what a status says of the Deployment was so when its writer last knew of it, or has become so since, and the Deployment
-/// was as the Foo asks; an error that it reports there was; and a condition's time moves with its status alone.
+/// A status describes the Deployment in a state that its writer may have known, and that matched the Foo. An error in the
+/// status has occurred. The time of a condition changes only with its status.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     for (index, revision) in case.store.history().iter().enumerate() {
         let writer = case.writer(index);
@@ -66,20 +67,20 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// A status that was written, and what it may have been made from.
+/// Status that was written, and its possible basis.
 struct Report<'a> {
     case: &'a Case<'a>,
     call: &'a Call,
-    /// The Foo that it is about, as it was.
+    /// Foo before the write.
     foo: &'a Value,
-    /// Its spec, if it is one.
+    /// Spec of the Foo, if it can be parsed.
     spec: Option<FooSpec>,
     known: Known<'a>,
-    /// Whether the reconcile that it was written in came to an end that is to be tried again.
+    /// Whether the reconcile failed or did not end.
     failed: bool,
 }
 
-/// What a status says of a Deployment, beside whether it is ready.
+/// Fields of a status that describe a Deployment, except its readiness.
 #[derive(PartialEq)]
 struct Counts<'a> {
     available: i64,
@@ -105,7 +106,7 @@ impl<'a> Report<'a> {
     fn is_right(&self) -> bool {
         let (status, old) = (&self.call.body["status"], &self.foo["status"]);
         let is_same = |field: &str| status[field] == old[field];
-        // What passes changes nothing but the counts.
+        // A transient error changes only the counts.
         let is_said_before = is_same("observedGeneration") && is_same("conditions");
         if self.failed && is_said_before && self.counts_what_serves() {
             return true;
@@ -119,7 +120,7 @@ impl<'a> Report<'a> {
         }
         let [ready, progressing] =
             ["Ready", "Progressing"].map(|of_type| condition(&self.call.body, of_type));
-        // `Stalled` is there while only a person can help.
+        // `Stalled` is set only while a user has to act.
         let is_stalled = ready.0 == "False" && ready != PROGRESSING && ready != DELETING;
         let stalled = ("True", ready.1);
         if condition(&self.call.body, "Stalled") != if is_stalled { stalled } else { ("", "") } {
@@ -135,7 +136,8 @@ impl<'a> Report<'a> {
                 deployment,
                 self.spec.as_ref().and_then(|spec| spec.replicas),
             );
-            // The one before serves until this one does, and is remembered for as long as it cannot be deleted.
+            // The previous Deployment serves until this Deployment does. The status names it for as long as it cannot be
+            // deleted.
             let is_complete = verdicts[0].0 == "True" || verdicts[0] == OVERRULED;
             let its = self.counts() == counts(deployment, wanted);
             let (of_served, may_be_gone) = self.counts_served();
@@ -164,7 +166,7 @@ impl<'a> Report<'a> {
         rollouts::is_queued(&self.call.body)
     }
 
-    /// Whether as many other Deployments may have rolled out as may at once.
+    /// Returns whether the limit of concurrent rollouts may have been reached by other Deployments.
     fn others_roll_out(&self) -> bool {
         let max = self.case.life(self.call.who);
         let max = max.map_or(0, |life| life.settings.max_rollouts);
@@ -174,7 +176,7 @@ impl<'a> Report<'a> {
             .known
             .reconcile
             .map_or(self.call.begun, |one| one.begun);
-        // Or its patch is on its way.
+        // Its patch may be in flight.
         let is_patched = |name: &str| {
             let mut calls = self.case.trace.calls.iter();
             calls.any(|call| {
@@ -192,7 +194,7 @@ impl<'a> Report<'a> {
         max > 0 && roll_out.count() >= max
     }
 
-    /// Whether there was such an error.
+    /// Returns whether the error with this reason occurred.
     fn is_true(&self, reason: &str) -> bool {
         let wanted = self.wanted();
         let mut asked = self.known.asked.iter();
@@ -213,12 +215,12 @@ impl<'a> Report<'a> {
             }
             "DeletionFailed" => {
                 let failed = |call: &&&Call| {
-                    // What comes later was waited for in vain.
+                    // The reconcile did not wait for a later response.
                     let answered = call.answered.filter(|(at, _)| *at <= self.call.begun);
                     let code = answered.map_or(0, |(_, code)| code);
                     match call.verb {
                         "delete" => call.fault.is_some() || !matches!(code, 200..300 | 404 | 409),
-                        // The look whether it may be deleted.
+                        // The live read before a deletion.
                         "list" => call.fault.is_some() || !matches!(code, 200..300),
                         _ => false,
                     }
@@ -231,7 +233,8 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Whether nothing may have come through meanwhile: what was not even sent is no call.
+    /// Returns whether a fault may have kept all requests of the reconcile from the API server. A request that was not sent is
+    /// not a call.
     fn was_cut_off(&self) -> bool {
         let begun = self
             .known
@@ -245,7 +248,7 @@ impl<'a> Report<'a> {
         })
     }
 
-    /// Whether this was asked for the sake of this Foo: of its Deployments, or whether one may be deleted.
+    /// Returns whether the call was made for this Foo: it is about its Deployments, or it is the live read before a deletion.
     fn is_for_it(&self, call: &Call) -> bool {
         let name = text(&self.foo["metadata"]["name"]);
         let looked_up = call.path.split("metadata.name%3D").nth(1);
@@ -259,13 +262,13 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Whether the writer has written one of these Deployments for the Foo as it is as often as it does before it waits: ten times,
-    /// of which three may have been for the generation before.
+    /// Returns whether the writer has written a Deployment often enough to delay the next write, for the present generation of
+    /// the Foo. The limit is ten writes, and three of them may have been for the previous generation.
     fn has_written_often(&self, is_meant: impl Fn(&str) -> bool) -> bool {
         const OFTEN: usize = 7;
         let metadata = &self.foo["metadata"];
         let history = || self.case.store.history().iter().enumerate();
-        // By the number alone, which a restored backup counts anew.
+        // Compares generation numbers, which repeat after a restored backup.
         let of_this = |one: &Revision| {
             let generation = |foo: &Value| foo["metadata"]["generation"] == metadata["generation"];
             let is_it = one.key.kind == Kind::Foo && metadata["name"] == one.key.name;
@@ -288,7 +291,8 @@ impl<'a> Report<'a> {
         times.into_values().any(|times| times >= OFTEN)
     }
 
-    /// Whether the status counts the Deployment of an earlier name, which it names; and whether that may be gone.
+    /// Returns whether the status counts the Deployment of an earlier name, which it names, and whether that Deployment may be
+    /// deleted.
     fn counts_served(&self) -> (bool, bool) {
         let served = text(&self.foo["status"]["deploymentName"]);
         if served.is_empty() || served == self.wanted() {
@@ -304,8 +308,8 @@ impl<'a> Report<'a> {
         (is_counted, may_be_gone)
     }
 
-    /// Whether the counts are right after an error: of the Deployment that the status names, if it is the Foo's; else of the
-    /// specified one; else of another one that was made for the Foo; else zero.
+    /// Returns whether the counts are right after an error. They are of the Deployment that the status names, if it is the
+    /// Foo's. Otherwise they are of the specified Deployment, of another Deployment that was made for the Foo, or zero.
     fn counts_what_serves(&self) -> bool {
         let (wanted, served) = (self.wanted(), text(&self.foo["status"]["deploymentName"]));
         let says = self.counts();
@@ -345,7 +349,7 @@ impl<'a> Report<'a> {
         is_other || says == none
     }
 
-    /// Whether what is said of how far the Deployment has come is what is counted, of as many as are asked for.
+    /// Returns whether the messages of the conditions have the numbers of the Deployment and of the desired replicas.
     fn says_how_many(&self, deployment: &Value) -> bool {
         let asked = self.spec.as_ref().and_then(|spec| spec.replicas);
         let has = format!("Deployment {:?} has ", self.wanted());
@@ -389,8 +393,8 @@ impl<'a> Report<'a> {
         owner(deployment) == text(&self.foo["metadata"]["uid"])
     }
 
-    /// Whether the Deployment is what the Foo asks for, or what the API server has made of that for its writer, with a policy
-    /// of others. One that is being deleted is what it is.
+    /// Returns whether the Deployment is as the Foo specifies, or as a response to its writer had it after a policy changed it.
+    /// A terminating Deployment always is.
     fn is_as_asked(&self, deployment: &Value) -> bool {
         let fields = |of: &Value| {
             let (spec, template) = (&of["spec"], &of["spec"]["template"]);
@@ -440,20 +444,20 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The label of all Foos' Deployments and pods.
+/// Value of the label `app` of all Deployments and pods.
 const APP: &str = "nginx";
 
-/// `ProgressDeadlineExceeded`, as both conditions have it.
+/// `Ready` and `Progressing` after the progress deadline.
 const GAVE_UP: (&str, &str) = ("False", "ProgressDeadlineExceeded");
 const OVERRULED: (&str, &str) = ("False", "DeploymentOverruled");
-/// The pods are refused, or the Deployment is paused.
+/// `Ready` and `Progressing` of a Deployment whose pods are rejected. `HELD`: of a paused Deployment.
 const FAILED: (&str, &str) = ("False", "ReplicaFailure");
 const HELD: (&str, &str) = ("False", "DeploymentPaused");
-/// `Ready` of a Foo that needs no help.
+/// `Ready` of a Foo that needs no intervention. Also `DELETING`.
 const PROGRESSING: (&str, &str) = ("False", "DeploymentProgressing");
 const DELETING: (&str, &str) = ("False", "DeploymentDeleting");
 
-/// The first thing that the rollout of a Deployment to this number of replicas waits for, as in `kubectl rollout status`.
+/// Returns the first condition for which a rollout to this number of replicas waits, as in `kubectl rollout status`.
 fn lacks(deployment: &Value, asked: Option<i64>) -> String {
     let (spec, status) = (&deployment["spec"], &deployment["status"]);
     let count = |field: &str| status[field].as_i64().unwrap_or_default();
@@ -474,7 +478,7 @@ fn lacks(deployment: &Value, asked: Option<i64>) -> String {
     }
 }
 
-/// Whether a Foo is ready that asks for so many, and whether it is on the way there, whose Deployment has come so far.
+/// Returns `Ready` and `Progressing` for a Foo with this Deployment and this number of specified replicas.
 pub fn verdicts(deployment: &Value, asked: Option<i32>) -> [(&'static str, &'static str); 2] {
     let is_seen =
         deployment["status"]["observedGeneration"] == deployment["metadata"]["generation"];
@@ -500,7 +504,7 @@ pub fn verdicts(deployment: &Value, asked: Option<i32>) -> [(&'static str, &'sta
     }
 }
 
-/// What a status says of this Deployment that names this one.
+/// Returns the counts of this Deployment, in a status that names it `name`.
 fn counts<'a>(deployment: &Value, name: &'a str) -> Counts<'a> {
     let status = &deployment["status"];
     let count = |field: &str| status[field].as_i64().unwrap_or_default();
@@ -518,7 +522,7 @@ fn counts<'a>(deployment: &Value, name: &'a str) -> Counts<'a> {
     }
 }
 
-/// The condition whose time is another one though its status is not.
+/// Returns the condition whose time has changed although its status has not.
 fn moved<'a>(before: &Value, after: &'a Value) -> Option<&'a str> {
     let is_moved = |now: &&Value| {
         conditions(before).any(|was| {
@@ -529,10 +533,10 @@ fn moved<'a>(before: &Value, after: &'a Value) -> Option<&'a str> {
     conditions(after).find(is_moved)?["type"].as_str()
 }
 
-/// The condition whose status is another one though its time is not, which its writer gave it some seconds ago, by a clock that
-/// goes.
+/// Returns the condition whose status has changed although its time has not. Counts only a time that the same process set, with
+/// a correct clock, more than some seconds before.
 fn stays<'a>(case: &Case, revision: &'a Revision, call: &Call) -> Option<&'a str> {
-    /// Times have seconds.
+    /// Timestamps have a resolution of one second.
     const SECONDS: Duration = Duration::from_secs(3);
     let (before, after) = (revision.before.as_deref()?, revision.after.as_deref()?);
     let mut faults = case.trace.faults.iter();
@@ -553,14 +557,15 @@ fn stays<'a>(case: &Case, revision: &'a Revision, call: &Call) -> Option<&'a str
             && was(before, "lastTransitionTime")
             && first.is_some_and(|(index, one)| {
                 let writer = case.writer(index).map(|first| first.who);
-                // Not when it was made: what an API server that stands still is asked for is dated before.
+                // Not the time of storage: a request to an API server that is paused has older timestamps.
                 writer == Some(call.who) && made(one) + SECONDS < call.begun
             })
     };
     conditions(after).find(is_stuck)?["type"].as_str()
 }
 
-/// Those of the controller: others may add their own ([`Others::Reviewed`](super::super::api::others::Others::Reviewed)).
+/// Returns the conditions of the controller. Other clients may add their own
+/// ([`Others::Reviewed`](super::super::api::others::Others::Reviewed)).
 fn conditions(foo: &Value) -> impl Iterator<Item = &Value> {
     let conditions = foo["status"]["conditions"].as_array();
     let is_ours = |one: &&Value| ["Ready", "Progressing", "Stalled"].contains(&text(&one["type"]));

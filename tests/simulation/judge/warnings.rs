@@ -1,4 +1,4 @@
-//! What users are warned of: what goes wrong in a new way is an event.
+//! I14: a new error that a user has to fix is reported by an Event.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
@@ -18,10 +18,11 @@ use super::{
     made, named,
 };
 
-/// Said of a Deployment whose rollout is over, and known since it was changed in vain.
+/// Reason after a complete rollout of a Deployment that a policy changed. The process knows of it since the patch had no
+/// effect.
 pub const OVERRULED: &str = "DeploymentOverruled";
 
-/// What is the user's to mend, of the reasons of conditions.
+/// Condition reasons that a user has to act on.
 pub const TOLD: [&str; 10] = [
     OVERRULED,
     "ReplicaFailure",
@@ -35,19 +36,18 @@ pub const TOLD: [&str; 10] = [
     "DeletionFailed",
 ];
 
-/// Of the messages of conditions.
+/// Part of the message of a condition about a write that admission changed.
 const OTHERWISE: &str = "stored otherwise than asked";
 
-/// What is in the way of an event, or in that of those before it, is tried to be got past for so long, and its last try may take
-/// 11 s.
+/// Longest delay of an Event if it, or an Event before it, meets an obstacle. Includes a last attempt of up to 11 s.
 pub const LATE: Duration = Duration::from_secs(75);
 
-/// What it may take to say it.
+/// Time from the end of a term to its log line.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// I14: a status that begins to say what is the user's to mend comes with an event that says so of this Foo, from the same
-/// process, which is written at once, or where something is in its way, within its minute; unless the process or its term has
-/// ended, or the event was refused for good.
+/// When a status begins to report an error that a user has to fix, the same process writes an Event about it. The Event is
+/// written without delay, or within its retry time if a fault obstructs it. No Event is required if the process or its term has
+/// ended, or if the Event was rejected.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     for (index, revision) in case.store.history().iter().enumerate() {
         let Some(call) = case
@@ -77,8 +77,8 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// I14: and where a Deployment is refused, the reconcile that met it reports it, unless that is what the status says, the Foo is
-/// otherwise by then, or its term is over.
+/// The reconcile that wrote a Deployment reports its rejection. Exceptions: the status already reports it, the Foo has changed,
+/// or the term has ended.
 pub fn refused(case: &Case, found: &mut Vec<Violation>) {
     for call in &case.trace.calls {
         let is_write = call.resource == "deployments" && matches!(call.verb, "create" | "patch");
@@ -93,7 +93,7 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
         let name = format!("{NAMESPACE}/{foo}");
         let reconcile = case.reconcile_of(call, &name);
         let reconcile = reconcile.and_then(|one| Some((one, one.ended?)));
-        // What comes later nobody waits for any more.
+        // The process does not wait for a later response.
         let in_time = |ended| {
             let limit = call.limit().map_or(Time::MAX, |limit| call.sent + limit);
             at <= limit.min(ended)
@@ -121,7 +121,7 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
                 && (at..=ended).contains(&other.begun)
                 && text(&other.body["metadata"]["name"]) == foo
         });
-        // Where the Deployment of an earlier name may not be scaled, the error of the present one is reported.
+        // If the Deployment of an earlier name cannot be scaled, the error about the specified Deployment is reported.
         let is_of_earlier = |foo: &Value| foo["spec"]["deploymentName"] != call.name();
         let says = |foo: &Value| match condition(foo, "Ready") {
             (_, "DeploymentRejected") => true,
@@ -129,13 +129,13 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
                 reason == "ErrResourceExists" && call.verb == "patch" && is_of_earlier(foo)
             }
         };
-        // It was told so much at the least, and may have been told more.
+        // The process had received at least this version of the Foo.
         let told = case.told(call.who, "foos", reconcile.begun);
         let its =
             case.store.history().iter().rev().filter(|one| {
                 one.key.kind == Kind::Foo && *one.key.name == *foo && made(one) <= ended
             });
-        // The Foo as it may be known, back to what it was told of.
+        // States of the Foo that the process may know, newest first.
         let mut known = Vec::new();
         for one in its {
             known.extend(one.after.as_deref());
@@ -143,11 +143,11 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
                 break;
             }
         }
-        // What was said before a backup was restored is not news to who said it.
+        // A process does not repeat a report that it wrote before the restore.
         let is_restored = (case.restored.iter()).any(|restored| {
             *restored <= ended && reconcile.begun < *restored + Duration::from_mins(1)
         });
-        // Nor does a report get through that nothing gets through for.
+        // A report does not arrive while the process is cut off.
         let is_cut_off = case.trace.faults.iter().any(|(time, fault)| {
             let is_then = time.start < ended && felt_until(case, time, fault) > at;
             is_then && is_in_the_way(fault) && fault.is_about(call.who.replica)
@@ -172,13 +172,13 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// The name of the Foo that a replica's write of a Deployment is for.
+/// Returns the name of the Foo for which a replica writes a Deployment.
 pub fn foo_of<'a>(case: &'a Case, call: &'a Call) -> Option<&'a str> {
     let name = call.name();
     let deployment = if call.verb == "create" {
         &call.body
     } else {
-        // As its sender knows it, who says so; what is deleted may be so again, for all that it knows.
+        // The version that the sender names. Otherwise the last version: the sender may not know of a deletion.
         let base = [
             "/metadata/resourceVersion",
             "/preconditions/resourceVersion",
@@ -202,8 +202,8 @@ pub fn foo_of<'a>(case: &'a Case, call: &'a Call) -> Option<&'a str> {
     owner["name"].as_str()
 }
 
-/// Whether the process has said in this time that its term is over, or about to be: what is under way is waited for. Who is to
-/// stop says so by an event alone.
+/// Returns whether the process has reported in this time that its term has ended or is about to end. A stopping process reports
+/// it only with an Event.
 pub fn is_over(case: &Case, who: Who, time: &Range<Time>) -> bool {
     let said = ["lost the lease", "the term is over"];
     let mut logs = case.trace.logs.iter().filter(|log| log.who == who);
@@ -212,9 +212,9 @@ pub fn is_over(case: &Case, who: Who, time: &Range<Time>) -> bool {
         || calls.any(|call| time.contains(&call.begun) && call.body["action"] == "StopLeading")
 }
 
-/// Whether the process that wrote this status has written the event, or could not.
+/// Returns whether the process that wrote this status has written the Event, or could not.
 fn is_told(case: &Case, status: &Call, foo: Option<&Arc<Value>>, reason: &str) -> bool {
-    /// It is handed in right before the status, and waits for work that goes first, and for the few before it.
+    /// The Event is queued right before the status. `SOON`: it waits for more urgent work and for earlier Events.
     const BEFORE: Duration = Duration::from_millis(50);
     const SOON: Duration = Duration::from_secs(3);
     let Some(life) = case.life(status.who) else {
@@ -248,16 +248,17 @@ fn is_told(case: &Case, status: &Call, foo: Option<&Arc<Value>>, reason: &str) -
         || is_over(case, status.who, &time)
 }
 
-/// Whether an event was written at its first try.
+/// Returns whether the first attempt to write an Event succeeded.
 fn is_quick(call: &Call) -> bool {
-    /// What the first try may take.
+    /// Longest first attempt.
     const FIRST: Duration = Duration::from_secs(1);
     let is_answered = |(at, code)| code < 300 && at < call.begun + FIRST;
-    // An answer may begin in time, and be cut off.
+    // A response may begin in time and be cut off.
     call.answered.is_some_and(is_answered) && !call.felt
 }
 
-/// Whether nothing of a client's may get through for a while, or not in time. What is done to single calls, they show.
+/// Returns whether a fault may keep all requests of a client from arriving, or delay them. Faults of single calls show in the
+/// calls.
 pub fn is_in_the_way(fault: &Fault) -> bool {
     matches!(
         fault,
@@ -269,7 +270,7 @@ pub fn is_in_the_way(fault: &Fault) -> bool {
     )
 }
 
-/// Whether an event is there, or was refused for what it says, or because its namespace goes.
+/// Returns whether an Event exists, or was rejected for its content or because its namespace terminates.
 fn is_settled(call: &Call) -> bool {
     call.code.is_some_and(|code| code < 300 || code == 409)
         || call.answered.is_some_and(|(_, code)| {
@@ -280,26 +281,26 @@ fn is_settled(call: &Call) -> bool {
         || call.code == Some(403) && is_of_the_end(call)
 }
 
-/// Whether it was refused because its namespace goes, or is gone.
+/// Returns whether the call was rejected because its namespace terminates or is deleted.
 pub fn is_of_the_end(call: &Call) -> bool {
     let answer = call.answer.as_deref().unwrap_or(&Value::Null);
     let details = &answer["details"];
     details["kind"] == "namespaces" || details["causes"][0]["reason"] == "NamespaceTerminating"
 }
 
-/// Whether a Foo's status says that something else is stored than was asked for, be the Foo ready or not.
+/// Returns whether the status of a Foo reports that admission changed a write, for a ready or a failing Foo.
 fn is_overruled(foo: Option<&Arc<Value>>) -> bool {
     let conditions = foo.and_then(|foo| foo["status"]["conditions"].as_array());
     let mut all = conditions.into_iter().flatten();
     all.any(|condition| text(&condition["message"]).contains(OTHERWISE))
 }
 
-/// Of a Foo's conditions.
+/// Returns the reasons of `Ready` and `Progressing`.
 fn reasons(foo: Option<&Arc<Value>>) -> [&str; 2] {
     ["Ready", "Progressing"].map(|of_type| foo.map_or("", |foo| condition(foo, of_type).1))
 }
 
-/// Whether it is a Warning event with this reason about this Foo, or one more of a series of them.
+/// Returns whether the call writes a Warning Event with this reason about this Foo, or extends such an Event to a series.
 fn is_warning(case: &Case, call: &Call, foo: Option<&Arc<Value>>, reason: &str) -> bool {
     if call.resource != "events" {
         return false;
@@ -320,26 +321,26 @@ fn is_warning(case: &Case, call: &Call, foo: Option<&Arc<Value>>, reason: &str) 
             })
 }
 
-/// Whether a write of a Deployment was refused, and not because its namespace goes.
+/// Returns whether a write of a Deployment was rejected. A rejection by a terminating namespace does not count.
 pub fn is_refused(call: &Call) -> bool {
     let code = call.answered.map_or(0, |(_, code)| code);
     is_refusal(code) && !is_of_the_end(call)
         || code == 429 && is_of_a_webhook(call) && !call.is_spoilt()
 }
 
-/// Whether it was refused because its writer does not lead.
+/// Returns whether the fencing policy rejected the call, because its sender is not the leader.
 pub fn is_fenced(call: &Call) -> bool {
     let answer = call.answer.as_deref().unwrap_or(&Value::Null);
     text(&answer["message"]).contains("-fencing")
 }
 
-/// Whether a webhook said no, by whatever code.
+/// Returns whether a webhook denied the call, with any status code.
 fn is_of_a_webhook(call: &Call) -> bool {
     let answer = call.answer.as_deref().unwrap_or(&Value::Null);
     text(&answer["message"]).contains(" denied the request: ")
 }
 
-/// Whether a status that says so had been refused by then, of one of these, and is not asked for again for a while (I6).
+/// Returns whether a matching status of these Foos was rejected before. The process does not send it again for a while.
 pub fn is_known_to_be_refused(
     case: &Case,
     who: Who,
@@ -367,7 +368,8 @@ pub fn is_known_to_be_refused(
     })
 }
 
-/// Whether it was refused for what it is: neither for want of rights nor by a policy or a webhook, which may be gone at any time.
+/// Returns whether the call was rejected for its content. Permissions, policies and webhooks do not count, because they may
+/// change at any time.
 pub fn is_for_good(call: &Call) -> bool {
     let code = call.answered.map_or(0, |(_, code)| code);
     let answer = call.answer.as_deref().unwrap_or(&Value::Null);
@@ -378,7 +380,7 @@ pub fn is_for_good(call: &Call) -> bool {
     code != 403 && is_refusal(code) && !is_denied
 }
 
-/// Whether this code says that what was asked for is refused for what it is.
+/// Returns whether this code rejects a request for its content.
 fn is_refusal(code: u16) -> bool {
     matches!(code, 400 | 403 | 405 | 413 | 415 | 422)
 }

@@ -1,4 +1,4 @@
-//! How many workers are with what hangs: Q7.
+//! Q7: the limit on workers for a slow namespace.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,10 +10,10 @@ use super::{
     Case, STEP, Violation,
 };
 
-/// Row Q7: while attempts of a namespace have failed after a second, no more begin with its objects than there are workers for slow
-/// namespaces: as many as for all the others.
+/// A namespace is slow while attempts in it have failed after more than a second. Its workers do not exceed the workers for
+/// slow namespaces, which are as many as for all other namespaces.
 pub fn are_left_to_others(case: &Case, found: &mut Vec<Violation>) {
-    /// From this on, an attempt hung.
+    /// Duration from which an attempt is slow.
     const HUNG: Duration = Duration::from_secs(1);
     let mut by_process = BTreeMap::<Who, Vec<&Reconcile>>::new();
     for one in &case.trace.reconciles {
@@ -26,13 +26,14 @@ pub fn are_left_to_others(case: &Case, found: &mut Vec<Violation>) {
             continue;
         };
         let most = usize::try_from(life.settings.workers).unwrap_or(usize::MAX);
-        // From the end of an attempt that hung and counted as a failure, as its next one says, to the end of that.
+        // From the end of a slow attempt that counted as a failure to the end of the next attempt, whose number shows the
+        // count.
         let slow: Vec<(Time, Time)> = all
             .iter()
             .enumerate()
             .filter_map(|(index, one)| {
                 let ended = one.ended.filter(|_| one.failed)?;
-                // By its own clock, which stands still with its machine.
+                // Measured by the clock of the process, which stands still with its machine.
                 let stood_still = life.stood_still(&(one.begun..ended));
                 let took = ended.saturating_sub(one.begun).saturating_sub(stood_still);
                 let mut later = all[index + 1..].iter();

@@ -1,4 +1,4 @@
-//! Whoever holds the Lease works: I10.
+//! I10: the holder of the Lease does the work.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -19,18 +19,18 @@ use super::{
     rollouts::is_queued,
 };
 
-/// How soon what is to be looked at is with a worker: there are few objects, and each takes a few requests.
+/// Longest time until a worker begins a due reconcile. There are few objects, and each takes few requests.
 pub const SOON: Duration = Duration::from_secs(3);
 
-/// A time in which a process held the Lease, and had renewed it in time.
+/// Period in which a process held the Lease and renewed it in time.
 pub struct Hold {
     pub who: Who,
     pub from: Time,
     pub until: Time,
 }
 
-/// I10: while a process holds the Lease, and nothing is in its way, it begins to reconcile whatever changes at once; and, as it
-/// takes the Lease, what nobody has reported on, and what is not as it should be.
+/// An unobstructed process that holds the Lease begins to reconcile every change without delay. When it takes the Lease, it
+/// reconciles the Foos whose status is outdated or whose Deployment is not as specified.
 pub fn holder_works(case: &Case, found: &mut Vec<Violation>) {
     let holds = holds(case);
     let soon = case.longest(SOON);
@@ -85,8 +85,8 @@ pub fn holder_works(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// I10 (row P2): who is asked to stop while it holds the Lease, and nothing is in its way, gives it back; and a standby that has
-/// seen who held it, and in whose way there is nothing either, takes it then, rather than wait for it to expire.
+/// An unobstructed holder that is stopped releases the Lease. An unobstructed standby that has seen this holder takes the Lease
+/// then, before it expires.
 pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
     let mut wrong = |at: Time, what: String| {
         found.push(Violation {
@@ -111,12 +111,12 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
         let (Some(asked), Some((ended, End::Returned))) = (life.asked, &life.ended) else {
             continue;
         };
-        // A container that is started again has the name of the one before, not its term.
+        // A restarted container has the name of the previous container, but not its term.
         if !holds.iter().any(|hold| hold.who == life.who) {
             continue;
         }
         let identity = life.identity();
-        // What may be on its way keeps it (H19): it says so, and something may be.
+        // A holder keeps the Lease while a write may be in flight, and logs that.
         let mut logs = case.trace.logs.iter().filter(|log| log.who == life.who);
         let says_so = logs.any(|log| log.text.contains("not releasing the lease"));
         let has_why = says_so && is_on_its_way(case, life, *ended);
@@ -137,7 +137,7 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
         if !held(at).is_empty() || was != Some(&*life.identity()) {
             continue;
         }
-        // By a clock that is an hour behind the renewals (H11): to others, nobody's release (H21).
+        // A release by a clock that is an hour behind the renewals has an older timestamp. Other replicas do not accept it.
         let renewed = |lease: Option<&Value>| lease.map(|it| it["spec"]["renewTime"].to_string());
         if renewed(one.after.as_deref()) < renewed(one.before.as_deref()) {
             continue;
@@ -145,7 +145,7 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
         let due = at + case.longest_of(|settings| settings.retry_period * 2) + SOON;
         let identity = life.identity();
         let mut others = standbys(case, &identity, at, due);
-        // Or somebody has edited it, of whom nobody knows who held it.
+        // After an edit by another client, the replicas do not know the previous holder.
         let is_taken = leases().any(|(index, next)| {
             let is_then = made(next) > at && made(next) <= due;
             let names = next.after.as_deref().map(holder);
@@ -166,8 +166,8 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// I10: where a holder that nobody stopped is silent, a standby that has seen who holds the Lease, and in whose way there is nothing,
-/// takes it as soon as it has been so for the Lease's duration.
+/// An unobstructed standby that has seen the holder takes the Lease as soon as a holder that was not stopped has been silent
+/// for the lease duration.
 pub fn takes_over(case: &Case, found: &mut Vec<Violation>) {
     let leases = case.store.history().iter().enumerate();
     let leases: Vec<_> = leases.filter(|(_, one)| one.key == lease()).collect();
@@ -177,7 +177,7 @@ pub fn takes_over(case: &Case, found: &mut Vec<Violation>) {
             continue;
         };
         let duration = lease["spec"]["leaseDurationSeconds"].as_u64();
-        // Who knows of a longer one may go by that (H15).
+        // A replica that has seen a longer duration may use it.
         longest = longest.max(case.longest(Duration::from_secs(duration.unwrap_or_default())));
         if holder(lease).is_empty() || case.writer(*index).is_none() {
             continue;
@@ -202,7 +202,7 @@ pub fn takes_over(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Who knew by then that this one holds the Lease, stood by until it is due to take it, and had nothing in its way.
+/// Returns the unobstructed processes that knew this holder by then, and stood by until `due`.
 fn standbys<'a>(
     case: &'a Case<'a>,
     holder: &str,
@@ -223,12 +223,12 @@ fn standbys<'a>(
     })
 }
 
-/// Whether a write of the work, by this pod, may have been on its way when its process ended: one that was not answered long
-/// before, or with what says nothing of it, or, for all that the process knows, one of the container before.
+/// Returns whether a write of this pod may have been in flight when its process ended. Its response came shortly before the
+/// end, was inconclusive, or was missing. The process knows nothing of the writes of the previous container.
 fn is_on_its_way(case: &Case, life: &Life, ended: Time) -> bool {
-    /// As long as a write may take, and its connection is held on to.
+    /// Longest time that a write takes and that its connection is kept.
     const LONGEST: Duration = Duration::from_secs(40);
-    // Before the end, the Lease is looked at and given back, for which there is as long as for an answer to it.
+    // Before the end, the Lease is read and released, within the timeout of an attempt.
     let releasing = case.longest((life.settings.renew_deadline / 2).max(Duration::from_secs(1)));
     let mut lives = case.trace.lives.iter();
     let is_restarted = lives.any(|other| other.pod == life.pod && other.begun < life.begun)
@@ -244,11 +244,11 @@ fn is_on_its_way(case: &Case, life: &Life, ended: Time) -> bool {
         })
 }
 
-/// Each object as it was last.
+/// Last revision of each object.
 type Objects<'a> = BTreeMap<&'a Key, &'a Revision>;
 
-/// What has made a Foo's Deployment other than the Foo asks, if it is, and its status does not say so, and this process has not
-/// looked at that yet: what it looked at, it tries again when it has said so.
+/// Returns the change after which a Foo's Deployment is not as specified. `None`: it is as specified, the status reports the
+/// difference, or this process has reconciled the change and retries on its own.
 fn is_to_be_mended<'a>(
     case: &Case<'a>,
     hold: &Hold,
@@ -268,7 +268,7 @@ fn is_to_be_mended<'a>(
     if !is_asked_for || is_right {
         return None;
     }
-    // Its own writes it has seen, by their answers.
+    // The process knows its own writes from their responses.
     let of_others = |key: &Key| {
         let mut history = case.store.history().iter().enumerate().rev();
         let last = history.find(|(index, one)| {
@@ -287,7 +287,7 @@ fn is_to_be_mended<'a>(
     (!has_looked).then_some(last)
 }
 
-/// Whether a Deployment is as this process has it, for its Foo, or it can do nothing about it.
+/// Returns whether a Deployment is as this process makes it for its Foo, or cannot be changed by this process.
 fn is_right(case: &Case, who: Who, foo: &Value, deployment: &Value) -> bool {
     if owner(deployment) != text(&foo["metadata"]["uid"]) {
         return condition(foo, "Ready") == ("False", "ErrResourceExists");
@@ -303,7 +303,7 @@ fn is_right(case: &Case, who: Who, foo: &Value, deployment: &Value) -> bool {
             && (is_queued(foo) || case.life(who).is_none_or(is_image))
 }
 
-/// The Foo, by its name, that has to be looked at after this.
+/// Returns the name of the Foo that has to be reconciled after this change.
 fn wakes(revision: &Revision, by_us: bool) -> Option<&str> {
     let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
     let is_other = |path: &str| {
@@ -311,7 +311,7 @@ fn wakes(revision: &Revision, by_us: bool) -> Option<&str> {
         of(before) != of(after)
     };
     let is_another = after.is_none() || is_other("/generation");
-    // Which are of no generation: to whom it belongs, and by what labels it is found.
+    // Metadata without effect on the generation: the owner, and the labels that select the Deployment.
     let is_drift = || {
         ["/ownerReferences", "/labels/app", "/labels/controller"]
             .into_iter()
@@ -328,7 +328,7 @@ fn wakes(revision: &Revision, by_us: bool) -> Option<&str> {
     }
 }
 
-/// Whether no status is about this Foo as it is.
+/// Returns whether the Foo has no status of its present generation.
 fn is_unseen(revision: &Revision) -> bool {
     let Some(foo) = revision.after.as_deref() else {
         return false;
@@ -338,10 +338,10 @@ fn is_unseen(revision: &Revision) -> bool {
         && foo["status"]["observedGeneration"] != metadata["generation"]
 }
 
-/// In the order of time.
+/// Returns the periods in which the Lease was held, in order of time.
 pub fn holds(case: &Case) -> Vec<Hold> {
     let mut holds = Vec::<Hold>::new();
-    // Until when the last one's process has its term: an edit of somebody else does not end it.
+    // End of the last holder's term. An edit by another client does not end it.
     let mut term_ends = Time::ZERO;
     for (index, revision) in case.store.history().iter().enumerate() {
         if revision.key != lease() {
@@ -384,9 +384,9 @@ pub fn holds(case: &Case) -> Vec<Hold> {
     holds
 }
 
-/// I10: who holds the Lease, and of whose work nothing gets through, gives it up to somebody who can work.
+/// A holder whose work is cut off gives the Lease up to a replica that can work.
 pub fn lets_go(case: &Case, found: &mut Vec<Violation>) {
-    /// What the kernel takes to give up a connection on which nothing comes.
+    /// Time after which the kernel closes a silent connection.
     const BROKEN: Duration = Duration::from_secs(42);
     let holds = holds(case);
     for (time, fault) in &case.trace.faults {
@@ -403,7 +403,7 @@ pub fn lets_go(case: &Case, found: &mut Vec<Violation>) {
             let Some(life) = case.life(hold.who) else {
                 continue;
             };
-            // What it takes the work to be given up for, and what is left of a term then.
+            // Time until the work counts as cut off, and the rest of a term.
             let Settings {
                 lease_duration,
                 renew_deadline,

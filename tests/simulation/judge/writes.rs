@@ -1,4 +1,4 @@
-//! What is asked of whom: nothing twice, and nothing that is not ours to say.
+//! I6 and A3: no write is repeated without a reason, and replicas are written only if the Foo specifies them.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +16,8 @@ use super::{
 };
 use crate::invariants::GENERATION;
 
-/// I6: what a process has asked and been told that it is done it does not ask again, until the object has changed: whatever
-/// was stored in its place. A list of its kind is a reason, since the schema may be another one.
+/// I6: a process does not repeat a successful write until the object has changed, even if admission stored a different object.
+/// A list of the resource type is a reason to repeat it, because the schema may have changed.
 pub fn asked_once(case: &Case, found: &mut Vec<Violation>) {
     let mut asked = BTreeMap::<_, Vec<(Value, &Call)>>::new();
     for call in &case.trace.calls {
@@ -57,7 +57,7 @@ pub fn asked_once(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether the sender of both has read a list of the kind in between.
+/// Returns whether the sender of both calls has read a list of the resource type in between.
 fn has_listed(case: &Case, earlier: &Call, later: &Call) -> bool {
     let kind = later.resource.trim_end_matches("/status");
     let mut calls = case.trace.calls.iter();
@@ -71,7 +71,7 @@ fn has_listed(case: &Case, earlier: &Call, later: &Call) -> bool {
     })
 }
 
-/// Whether the reconcile that this was sent in was over when the answer came.
+/// Returns whether the reconcile that sent this call had ended when the response came.
 fn is_given_up(case: &Case, call: &Call) -> bool {
     let of_status = call.path.split('?').next().unwrap_or_default();
     let of_status = of_status.strip_suffix("/status");
@@ -85,7 +85,7 @@ fn is_given_up(case: &Case, call: &Call) -> bool {
     })
 }
 
-/// A body without what is different each time.
+/// Returns the body without the fields that differ each time.
 fn timeless(body: &Value) -> Value {
     let mut body = body.clone();
     body["metadata"]["resourceVersion"] = Value::Null;
@@ -106,12 +106,12 @@ fn is_at(key: &Key, path: &str) -> bool {
         .ends_with(&format!("/{}/{kind}/{}", key.namespace, key.name))
 }
 
-/// A3: a Deployment's replicas are written where its Foo says how many, in the generation that it is made from, and what it
-/// says; else they are whose they are. A new one may begin with what one before it has, as its writer knows it.
+/// A3: a Deployment's replicas are written only if its Foo specifies them in the generation that the write is made from, and
+/// with that value. A new Deployment may begin with the replicas of another Deployment of the Foo, as its writer knows it.
 pub fn replicas(case: &Case, found: &mut Vec<Violation>) {
     let history = case.store.history();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    // What a Foo, by UID, said in each generation, of which a restored backup may bring about a second one of the same number.
+    // Replicas that each generation of a Foo (by UID) specified. A restored backup may repeat a generation with another value.
     let mut said = BTreeMap::<(String, i64), Vec<Value>>::new();
     for (index, revision) in history.iter().enumerate() {
         let Revision { key, after, .. } = &**revision;
@@ -151,8 +151,8 @@ pub fn replicas(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Whether this new Deployment begins with as many replicas as another one of its Foo's had when its writer was last told of it, or
-/// since.
+/// Returns whether this new Deployment begins with the replicas of another Deployment of its Foo, in a state that the writer
+/// may have known.
 fn goes_on(case: &Case, call: &Call, new: &Value) -> bool {
     let metadata = &new["metadata"];
     let foo = &metadata["ownerReferences"][0]["name"];
