@@ -1,5 +1,7 @@
-//! What seeds have found, as `simulate --seed N --shrink INVARIANT` prints what is left of them, and what shows a protection that
-//! seeds hardly ever need: run before anything else.
+//! Regression cases, which are run before anything else.
+//!
+//! They are plans of seeds that failed, as `simulate --seed N --shrink INVARIANT` prints them, and plans for protections that
+//! seeds rarely need.
 
 use std::time::Duration;
 
@@ -26,30 +28,30 @@ const fn user(deed: Deed) -> What {
     What::Action(Action::User(deed))
 }
 
-/// What most of them begin with.
+/// First step of most cases.
 const CREATE: Deed = Deed::CreateFoo {
     foo: 0,
     deployment: 0,
     replicas: Some(1),
 };
 
-/// What goes on with it.
+/// Later step of many cases.
 const SCALE: Deed = Deed::ScaleFoo {
     foo: 0,
     replicas: Some(3),
 };
 
-/// So late that what is sent before the end of a term lands after it, and so early that its connection is not given up.
+/// Delays a request until after the end of its term, but not until the kernel closes its connection.
 const LATE: Happens = Happens::RequestLate(us(2_000_000));
 
-/// Plans by the names of the functions that make them.
+/// Plans, with the names of the functions that return them.
 macro_rules! by_name {
     ($($about:ident::$plan:ident,)*) => {
         vec![$((stringify!($plan).to_owned(), $about::$plan()),)*]
     };
 }
 
-/// All of them, by their names.
+/// Returns all cases, by name.
 pub fn all() -> Vec<(String, Plan)> {
     by_name![
         election::short_lease_and_silent_watch,

@@ -1,8 +1,7 @@
-//! Takes each protection of `mutants.toml` out, one at a time, and has the simulation find that it is gone.
+//! Mutation tests: remove each protection of `mutants.toml`, one at a time, and check that the simulation finds a violation.
 //!
-//! All of them are built at once, in a copy of the workspace, in which each stands beside what is there without it; an
-//! environment variable says which are taken out. What ships has neither. The copy, and what is built of it, are below the
-//! folder of builds.
+//! All mutants are built at once, in a copy of the workspace that has each protection beside its replacement. An environment
+//! variable selects the active mutants. The shipped code has neither. The copy and its build are below the build directory.
 
 use std::{
     fmt, fs, iter,
@@ -14,17 +13,17 @@ use std::{
 
 use serde::Deserialize;
 
-/// How a line begins that says what was found; of many cases it goes on with the number of the case, its name and the
-/// invariants, between tabs.
+/// Prefix of a line that reports a violation. If there are many cases, the number, the name and the invariants of the case
+/// follow, separated by tabs.
 pub const VIOLATED: &str = "violated: ";
 
-/// What a mutant may live through: so many seeds, and then the scripts, with every fault at every place.
+/// Runs that must find a mutant: first seeds, then the scripts with every fault at every place.
 const RUNS: [&str; 2] = ["--seeds=2000", "--exhaustive"];
 
-/// Without some protections a run ends nowhere, which is found, too: so long one takes at most.
+/// Longest time without progress. Without some protections a run never ends, which counts as found.
 const PATIENCE: Duration = Duration::from_mins(5);
 
-/// What the copy has beside the workspace: whether the protection of this number is taken out.
+/// Code that the copy adds to the workspace. `is` returns whether the mutant of this number is active.
 const IS_TAKEN_OUT: &str = r#"
 extern crate self as operator_runtime;
 #[doc(hidden)]
@@ -39,27 +38,27 @@ pub mod mutant {
 }
 "#;
 
-/// A protection, and what is in its place when it is taken out.
+/// Protection, and the code that replaces it.
 #[derive(Deserialize)]
 pub struct Mutant {
     pub name: String,
-    /// The invariants one of which shows it, with a space between them.
+    /// Invariants, separated by spaces. At least one must find the mutant.
     pub finder: String,
     #[serde(flatten)]
     pub edit: Edit,
-    /// What is taken out with it.
+    /// Edits that are made with it.
     #[serde(default)]
     pub also: Vec<Edit>,
-    /// The names of others that are.
+    /// Names of mutants that are active with it.
     #[serde(default)]
     pub with: Vec<String>,
 }
 
-/// An expression or a statement, and another one.
+/// Replacement of an expression or a statement.
 #[derive(Deserialize)]
 pub struct Edit {
     pub file: String,
-    /// What is in the file once, and has `old` in it once.
+    /// Text that occurs once in the file, and contains `old` once.
     at: Option<String>,
     pub old: String,
     pub new: String,
@@ -76,7 +75,7 @@ impl Edit {
         self.at.as_ref().unwrap_or(&self.old)
     }
 
-    /// The text with `new` beside `old`, for when the protection of this number is taken out.
+    /// Returns the text with `new` beside `old`. `new` is used if the mutant of this number is active.
     fn apply(&self, number: usize, text: &str) -> String {
         let (at, Self { old, new, .. }) = (self.at(), self);
         assert_eq!(text.matches(at).count(), 1, "{at}");
@@ -91,7 +90,7 @@ impl Edit {
     }
 }
 
-/// All of them.
+/// Returns all mutants.
 pub fn all() -> Vec<Mutant> {
     #[derive(Deserialize)]
     struct Table {
@@ -102,8 +101,8 @@ pub fn all() -> Vec<Mutant> {
     table.mutant
 }
 
-/// Tries those whose names contain one of `parts`, which have `|` between them; prints of each what found it. Whether there are some,
-/// and all were found as they should be.
+/// Runs the mutants whose names contain one of `parts`, which are separated by `|`, and prints the result of each. Returns
+/// whether there are any and all were found as specified.
 pub fn run(parts: &str) -> bool {
     let all = all();
     let folder = builds().join("mutants");
@@ -134,7 +133,7 @@ pub fn run(parts: &str) -> bool {
         let verdict = match &found {
             None => "NOT FOUND",
             Some(found) if found.cases.is_empty() => "FOUND, BUT NOT BY A CASE",
-            // What is violated with the protection is not found by taking it out.
+            // A violation that also occurs with the protection does not count.
             Some(found) if is_violated_anyway(&program, found, &numbers[1..], &folder) => {
                 "FOUND WITHOUT IT AS WELL"
             }
@@ -157,13 +156,13 @@ pub fn run(parts: &str) -> bool {
     tried > 0 && missed.is_empty()
 }
 
-/// What a run of the program has found.
+/// Violation that a run of the program has found.
 struct Found {
-    /// Of all that it found, the first.
+    /// Number of the case. The lowest is reported.
     number: usize,
-    /// In which case; of several that had begun, in one of them.
+    /// Name of the case. If the program ended early: the names of all cases that had begun and not ended.
     cases: Vec<String>,
-    /// The invariants, with a space between them.
+    /// Invariants, separated by spaces.
     by: String,
     said: String,
 }
@@ -179,7 +178,7 @@ impl Found {
         })
     }
 
-    /// The simulation did not come to its end, which said this on the way.
+    /// Returns the violation of a run that did not end as it should. `progress` is its standard error.
     fn of_the_run(said: String, progress: &str) -> Self {
         let told = |what: &str| {
             let lines = progress.lines().filter_map(|line| line.split_once('\t'));
@@ -207,20 +206,20 @@ impl fmt::Display for Found {
     }
 }
 
-/// Whether the case is violated with nothing taken out but what is taken out `with` the protection: the same plan, whoever leads in
-/// it then, and whether there is the call that it is about.
+/// Returns whether the case also has a violation if only the mutants of `with` are active. The plan is the same, even if
+/// another replica leads or the call of the fault does not occur.
 fn is_violated_anyway(program: &Path, found: &Found, with: &[String], folder: &Path) -> bool {
     let (mut cases, with) = (found.cases.iter(), with.join(","));
     cases.any(|case| violation(program, &[&format!("--case={case}")], &with, folder).is_some())
 }
 
-/// This program is `BUILDS/release/examples/simulate`, or `BUILDS/debug/deps/integration`.
+/// Returns the build directory, in which this program is `release/examples/simulate` or `debug/deps/integration`.
 pub fn builds() -> PathBuf {
     let this = std::env::current_exe().unwrap();
     this.ancestors().nth(3).unwrap().to_owned()
 }
 
-/// The simulation, with all of them in it.
+/// Builds the simulation with all mutants, and returns its path.
 fn build(all: &[Mutant], workspace: &Path, builds: &Path) -> PathBuf {
     write(all, workspace);
     let what = ["build", "--profile", "bench", "--example", "simulate"];
@@ -228,7 +227,7 @@ fn build(all: &[Mutant], workspace: &Path, builds: &Path) -> PathBuf {
     builds.join("release/examples/simulate")
 }
 
-/// The workspace with all of them in it.
+/// Writes the workspace with all mutants.
 pub fn write(all: &[Mutant], workspace: &Path) {
     copy_workspace(workspace, |file, text| {
         let edits = all.iter().enumerate();
@@ -244,11 +243,11 @@ pub fn write(all: &[Mutant], workspace: &Path) {
     });
 }
 
-/// What cargo makes of it, in this folder of builds.
+/// Runs cargo in this workspace, with this build directory.
 pub fn cargo(workspace: &Path, what: &[&str], builds: &Path) {
-    // Not the one that built this program: rustup has to see which toolchain the workspace asks for.
+    // Not the cargo that built this program: rustup must choose the toolchain of the workspace.
     let mut cargo = Command::new("cargo");
-    // What cargo tells a test of its package, build scripts would be run again for, and what depends on them compiled.
+    // Cargo sets these variables for a test. They would make cargo run build scripts again and compile the dependents.
     for (name, _) in std::env::vars_os() {
         let told = ["CARGO_MANIFEST_", "CARGO_PKG_"];
         if told
@@ -269,7 +268,7 @@ pub fn cargo(workspace: &Path, what: &[&str], builds: &Path) {
     assert!(built.status.success(), "{errors}");
 }
 
-/// The files that git knows of, as `edit` has them.
+/// Copies the files that git lists, after `edit` has changed them.
 fn copy_workspace(to: &Path, edit: impl Fn(&str, String) -> String) {
     let from = Path::new(env!("CARGO_MANIFEST_DIR"));
     let files = Command::new("git")
@@ -292,14 +291,14 @@ fn copy_workspace(to: &Path, edit: impl Fn(&str, String) -> String) {
             Ok(text) => edit(file, text).into_bytes(),
             Err(no_text) => no_text.into_bytes(),
         };
-        // Cargo builds anew what has another time.
+        // Cargo rebuilds files with a new modification time.
         if fs::read(&to).ok().as_ref() != Some(&new) {
             fs::write(&to, new).unwrap();
         }
     }
 }
 
-/// What these runs of the program find first, if they find anything.
+/// Returns the first violation that these runs of the program find.
 fn violation(program: &Path, runs: &[&str], numbers: &str, folder: &Path) -> Option<Found> {
     let [found, progress] = ["found", "progress"].map(|name| folder.join(name));
     let mut program = Command::new(program)

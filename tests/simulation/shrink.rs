@@ -1,15 +1,15 @@
-//! From a plan that shows a violation to the shortest that still does, and from that to the source of a regression case.
+//! Shrinks a plan to the shortest plan with the same violation, and prints it as the source of a regression case.
 
 use super::{
     judge::Violation,
     plan::{Machine, Plan, Step, What},
 };
 
-/// How many runs may be spent on one plan.
+/// Maximum number of runs for one plan.
 const RUNS: usize = 400;
 
-/// Takes steps away, in halves and then in ever smaller parts, and one by one until none can go, as long as `check` finds what is
-/// [like](Violation::is_like) this violation; and then wrong clocks, the fencing component, API servers and workers.
+/// Removes steps, first in halves and then in smaller parts, while `check` finds a [similar](Violation::is_like) violation.
+/// Then removes wrong clocks, the fencing component, API servers and workers.
 pub fn shrink(plan: &Plan, found: &Violation, check: &dyn Fn(&Plan) -> Vec<Violation>) -> Plan {
     let mut left = RUNS;
     let mut shows = |plan: &Plan| {
@@ -66,7 +66,7 @@ pub fn shrink(plan: &Plan, found: &Violation, check: &dyn Fn(&Plan) -> Vec<Viola
     plan
 }
 
-/// What is left of them; the end of all faults stays.
+/// Returns the other steps. Steps that end all faults stay.
 fn without(steps: &[Step], range: std::ops::Range<usize>) -> Vec<Step> {
     let kept = steps.iter().enumerate();
     kept.filter(|(number, step)| !range.contains(number) || matches!(step.what, What::Heal))
@@ -74,7 +74,7 @@ fn without(steps: &[Step], range: std::ops::Range<usize>) -> Vec<Step> {
         .collect()
 }
 
-/// A case for `found`: the plan, as Rust source that `cargo fmt` has to see yet.
+/// Returns the plan as a case for `found`, in Rust that is not formatted.
 pub fn source(plan: &Plan, name: &str, why: &str) -> String {
     let Plan {
         seed,
@@ -121,7 +121,7 @@ fn {name}() -> Plan {{
     )
 }
 
-/// Which type a name is of that stands after this.
+/// Text in front of a name, and the type of the name.
 const TYPES: [(&str, &str); 13] = [
     ("Action(", "Action"),
     ("User(", "Deed"),
@@ -138,11 +138,11 @@ const TYPES: [(&str, &str); 13] = [
     ("CrashAfter(", "Then"),
 ];
 
-/// What is a `String` begins after this.
+/// Text in front of a value of type `String`.
 const STRINGS: [&str; 2] = ["foo: \"", "deployment: \""];
 
-/// What `Debug` prints is Rust but for the types of names, for strings that are owned, and for numbers: `1.5s` is
-/// `us(1_500_000)`.
+/// Converts `Debug` output to Rust: adds the types of names, makes strings owned, and converts numbers and times (`1.5s` is
+/// `us(1_500_000)`).
 fn rust(debug: &str) -> String {
     let mut named = debug.to_owned();
     for (before, of) in TYPES {
@@ -183,7 +183,7 @@ fn rust(debug: &str) -> String {
     source + rest
 }
 
-/// Digits in groups of three.
+/// Groups digits by three.
 fn grouped(digits: &str) -> String {
     let mut source = String::new();
     for (number, digit) in digits.chars().enumerate() {

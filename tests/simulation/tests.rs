@@ -1,4 +1,5 @@
-//! What the simulation has found, and upgrades of the replicas in it. The rest, which is built optimised, is `make simulate`.
+//! Regression cases, rolling updates of the replicas, and tests of the simulation itself. All other runs need an optimised
+//! build: `make simulate`.
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
@@ -19,7 +20,7 @@ use super::{
     world::{FOOS, World},
 };
 
-/// Each mutant takes out something that is there, and once, so that it is known what it took out.
+/// The text that a mutant replaces occurs once in its file.
 #[test]
 fn what_mutants_take_out_is_there_once() {
     let mutants = mutants::all();
@@ -35,7 +36,7 @@ fn what_mutants_take_out_is_there_once() {
     }
 }
 
-/// Or it might be one that nothing breaks.
+/// Each invariant finds a mutant. Otherwise it might hold for every operator.
 #[test]
 fn each_invariant_finds_a_mutant() {
     let mutants = mutants::all();
@@ -46,7 +47,7 @@ fn each_invariant_finds_a_mutant() {
     assert_eq!(idle, [""; 0]);
 }
 
-/// Or nobody would see that what they take out has become something else, until all of them are run again.
+/// Finds mutants that no longer compile, without running them.
 #[test]
 fn mutants_compile() {
     let workspace = tempfile::tempdir().unwrap();
@@ -55,7 +56,7 @@ fn mutants_compile() {
     mutants::cargo(workspace.path(), &what, &mutants::builds());
 }
 
-/// Each fault that there is goes wrong by itself, too.
+/// Every fault is tested on its own as well.
 #[test]
 fn each_fault_is_tried_by_itself() {
     let number = |fault: &Fault| match fault {
@@ -98,7 +99,7 @@ const FOUND: [&str; 2] = [
     include_str!("found/objects.rs"),
 ];
 
-/// What seeds have found stays mended, each of it.
+/// Every regression case passes.
 #[test]
 fn what_was_found_is_mended() {
     let all = found::all();
@@ -109,7 +110,7 @@ fn what_was_found_is_mended() {
     }
 }
 
-/// What is judged is found again by its name, whatever the operator does that it is then run with, and whoever leads.
+/// The name of a case leads to its plan, for any operator that is tested and for any leader.
 #[test]
 fn what_is_judged_has_a_name() {
     let text = |plan: Option<Plan>| plan.map(|plan| plan.to_string());
@@ -118,7 +119,7 @@ fn what_is_judged_has_a_name() {
     let world = run(&script.plan);
     let variations = script.variations(&world.trace);
     assert!(variations.len() > 100);
-    // They take some time to look for.
+    // Each lookup takes some time.
     let few = variations.into_iter().step_by(50);
     for (name, plan) in few.chain(cases::whole()) {
         assert_eq!(text(cases::plan_of(&name)), text(Some(plan)), "{name}");
@@ -133,8 +134,7 @@ fn what_is_judged_has_a_name() {
     assert_eq!(text(cases::plan_of("create: typo")), None);
 }
 
-/// What is printed of a plan is Rust: what was printed of these is what [`found`] holds, and of any other seed no name is without
-/// its type.
+/// A printed plan is Rust: [`found`] contains two printed plans, and every name in other printed plans has its type.
 #[test]
 fn what_shrinking_prints_compiles() {
     const PRINTED: [&str; 2] = [
@@ -165,7 +165,7 @@ fn what_shrinking_prints_compiles() {
     }
 }
 
-/// An API server that something goes wrong of is left.
+/// Shrinking keeps an API server that a fault names.
 #[test]
 fn shrinking_leaves_what_is_named() {
     let killed = |step: &Step| matches!(step.what, What::Fault(Fault::Kill { server: 1 }, _));
@@ -189,7 +189,7 @@ const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// I10: whoever leads after a crash is somebody else, or a takeover would prove nothing.
+/// I10: another replica leads after the crash. Otherwise the script would not test a takeover.
 #[test]
 fn a_takeover_is_one() {
     let all = scripts::all().into_iter();
@@ -205,7 +205,7 @@ fn a_takeover_is_one() {
     }
 }
 
-/// Row P2: the Deployment of the replicas is updated to other settings. There are never fewer processes than there should be.
+/// The Deployment of the replicas is updated to other settings. The number of processes never falls below the desired number.
 #[test]
 fn p2_an_upgrade_is_got_over() {
     let [mut plan, _] = with_and_without(&[Fault::Compact], Duration::ZERO);
@@ -242,7 +242,7 @@ fn p2_an_upgrade_is_got_over() {
     has_image(&world, settings.image);
 }
 
-/// All is well in the end.
+/// Runs the plan, and requires that no invariant is violated.
 fn got_over(plan: Plan) -> World {
     let mut world = World::new(plan);
     world.run();
@@ -260,8 +260,8 @@ fn has_image(world: &World, image: &str) {
     }
 }
 
-/// Row P2, with clocks that go at different rates, the fencing component, and users who do not wait: pod after pod is replaced
-/// by one that is configured otherwise.
+/// The pods are replaced one after the other by pods with other settings. The clocks have different rates, the fencing
+/// component is installed, and users do not wait.
 #[test]
 fn p2_a_rolling_update_is_got_over() {
     let [mut plan, _] = with_and_without(&[Fault::Compact], Duration::ZERO);
@@ -293,7 +293,8 @@ fn p2_a_rolling_update_is_got_over() {
     has_image(&world, settings.image);
 }
 
-/// Users make a Foo; another pod comes where the second was, then where the leader was; and the Foo is scaled.
+/// Returns a plan, and the place of its leader. A user creates a Foo, the standby and then the leader are replaced, and the Foo
+/// is scaled.
 fn handed_over() -> (Plan, usize) {
     let mut plan = Plan::calm(1, 2, 2, seconds(80));
     let (foo, deployment, replicas) = (0, 0, Some(1));
@@ -319,22 +320,22 @@ fn run(plan: &Plan) -> World {
     world
 }
 
-/// The process that holds the Lease at the end.
+/// Returns the process that holds the Lease at the end.
 fn leader(world: &World) -> &Life {
     let (_, lease) = world.store.list(Kind::Lease, None).next().unwrap();
     let mut lives = world.trace.lives.iter();
     lives.find(|life| holder(lease) == life.identity()).unwrap()
 }
 
-/// What the judge finds against this invariant.
+/// Returns the violations of this invariant.
 fn found_by(invariant: &str, world: &World) -> Vec<Violation> {
     let mut found = judge(&world.plan, &world.trace, &world.store);
     found.retain(|violation| violation.invariant == invariant);
     found
 }
 
-/// What stood still elsewhere, or at another time, is no reason for a write to land after the Lease was given back (H19); the
-/// machine that it is from, and the API server that it was sent to, are.
+/// A write may land after the release only if its machine or its API server stood still in between. A pause of another machine
+/// or API server, or at another time, is no excuse.
 #[test]
 fn i1_only_what_a_write_met_on_its_way_makes_it_late() {
     let (mut plan, leader) = handed_over();
@@ -343,7 +344,7 @@ fn i1_only_what_a_write_met_on_its_way_makes_it_late() {
     plan.fault(seconds(75), Fault::Pause { server: 0 }, seconds(1));
     let mut world = run(&plan);
     assert_eq!(found_by("I1", &world), []);
-    // What the second leader wrote, as if the first had sent it before.
+    // The write of the second leader, as if the first had sent it before the release.
     let calls = &mut world.trace.calls;
     let gives_back = |call: &&Call| {
         call.verb == "patch" && call.body.pointer("/spec/holderIdentity") == Some(&json!(""))
@@ -372,7 +373,7 @@ fn i1_only_what_a_write_met_on_its_way_makes_it_late() {
     }
 }
 
-/// A Lease that somebody cleared, and that its holder has taken back, is like any other to who sees it for the first time then.
+/// A Lease that a user cleared and its holder has taken back is an ordinary Lease to a replica that sees it later.
 #[test]
 fn i9_a_lease_that_was_cleared_once_excuses_nothing_later() {
     let (mut plan, _) = handed_over();
@@ -386,7 +387,7 @@ fn i9_a_lease_that_was_cleared_once_excuses_nothing_later() {
         .find(|life| life.who.replica != leader.replica)
         .unwrap();
     assert!(other.begun > seconds(40));
-    // It believes that (H21), and its rival has not heard of it.
+    // The other replica believes this edit, and its rival has not seen the edit yet.
     let holder = json!({ "spec": { "holderIdentity": other.identity() } });
     let given_away = Action::Request {
         user: "admin",

@@ -1,4 +1,4 @@
-//! About the Lease.
+//! Regression cases about the Lease.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{
     CREATE, LATE, SCALE, step, us, user,
 };
 
-/// Who leads is stopped while a write of its is on its way: that is waited for before the Lease is given back (P2).
+/// The leader is stopped while a write is in flight. It must wait for the write before it releases the Lease.
 pub fn stopped_amid_a_write() -> Plan {
     let late = Fault::each(Calls::of("patch", "deployments"), LATE);
     Plan {
@@ -27,8 +27,8 @@ pub fn stopped_amid_a_write() -> Plan {
     }
 }
 
-/// A write is given up when its term ends, and is on its way still when its sender, which is stopped then, could give the Lease
-/// back: it waits until that cannot land any more (H19).
+/// A write is cancelled at the end of its term. It is still in flight when its sender, which is stopped then, could release the
+/// Lease. The sender must wait until the write can no longer land.
 pub fn given_up_and_on_its_way() -> Plan {
     let mut leases = Calls::of("write", "leases");
     leases.replica = Some(1);
@@ -48,8 +48,8 @@ pub fn given_up_and_on_its_way() -> Plan {
     }
 }
 
-/// The clocks stand still for longer than a term, and the renewals move their date on without them. Had it stayed, the API server
-/// would have changed nothing, and whoever takes that for a renewal works on after its term (H11).
+/// The wall clocks stand still for longer than a term. Renewals must advance their timestamp regardless. Otherwise the API
+/// server stores no change, and a leader that takes this for a renewal writes after its term.
 pub fn clocks_that_stand_still() -> Plan {
     let still = |replica| {
         let fault = Fault::WallStill { replica };
@@ -66,8 +66,8 @@ pub fn clocks_that_stand_still() -> Plan {
     }
 }
 
-/// Somebody shortened the Lease of a leader whose clock stood still. Its next write changed that back, and nothing else: it took
-/// that for a renewal, which nobody else did (H11).
+/// A user shortens the Lease of a leader whose clock has stopped. If the leader's next write restores only the duration, it is
+/// no renewal: the other replicas do not see one.
 pub fn renewed_by_a_clock_that_stands_still() -> Plan {
     let of = Calls {
         verb: Some("write"),
@@ -97,8 +97,8 @@ pub fn renewed_by_a_clock_that_stands_still() -> Plan {
     }
 }
 
-/// Somebody wrote into the Lease as many transitions as there can be, and dates beyond which there are none, and then its holder
-/// was gone: another one takes it (H16).
+/// A user sets `leaseTransitions` to its maximum and the timestamps out of range, and then the holder crashes. Another replica
+/// must take the Lease.
 pub fn spoilt_and_left() -> Plan {
     let of = Calls {
         verb: Some("write"),
@@ -118,8 +118,8 @@ pub fn spoilt_and_left() -> Plan {
     }
 }
 
-/// Who had seen that nobody held the Lease slept while somebody did, and found it emptied by hand: it took that for what it had
-/// seen, and the Lease with it, while its holder went on (H12, H21).
+/// A replica sees the Lease without a holder and sleeps while another replica takes it. A user then clears the Lease. The first
+/// replica must not take it for the Lease that it saw before, because the holder still leads.
 pub fn vacant_again_after_a_sleep() -> Plan {
     let sleep = Fault::Suspend { replica: 0 };
     Plan {
@@ -138,8 +138,8 @@ pub fn vacant_again_after_a_sleep() -> Plan {
     }
 }
 
-/// Seed 144. Where the Lease is short and nothing changes, a leader whose watches were cut off and work again let the Lease
-/// go: that they work was believed after five silent seconds, and it had been given up after three.
+/// The leader's watches are cut and reopened, the Lease is short, and nothing changes. The leader must keep the Lease: it has
+/// to trust a silent watch before it gives the namespace up, after 3 s.
 pub fn short_lease_and_silent_watch() -> Plan {
     Plan {
         seed: 144,
@@ -178,8 +178,8 @@ pub fn short_lease_and_silent_watch() -> Plan {
     }
 }
 
-/// Seed 415. A leader whose Lease was deleted created it, held by nobody, and never had the answer (H12). It works on to its
-/// deadline; the checker of I2 took that creation for a release.
+/// A leader creates its deleted Lease again, without a holder, and the response is lost. It works until its deadline. The
+/// checker of I2 must not take the creation for a release.
 pub fn answer_lost_of_a_lease_that_is_nobodys() -> Plan {
     Plan {
         seed: 415,
@@ -270,8 +270,8 @@ pub fn answer_lost_of_a_lease_that_is_nobodys() -> Plan {
     }
 }
 
-/// Seed 440. Somebody cleared the holder of a Lease whose last renewals another replica had not seen: it took that for a
-/// release, and led beside the holder.
+/// A user clears the holder of a Lease whose last renewals another replica has not seen. That replica must not take this for a
+/// release, because the holder still leads.
 pub fn cleared_and_not_seen_before() -> Plan {
     let reset = |replica, role| {
         let of = Calls {
@@ -298,8 +298,8 @@ pub fn cleared_and_not_seen_before() -> Plan {
     }
 }
 
-/// A Foo that has waited for long is refused for want of rights, which are back before whoever leads gives the Lease back for that:
-/// it does not wait as long again (I10).
+/// A Foo with a long delay is rejected for a missing permission. The permission is restored before the leader releases the
+/// Lease for that reason. The Foo must not wait for a long delay again.
 pub fn rights_are_back_soon() -> Plan {
     let of = Calls::of("create", "deployments");
     let failing = Fault::each(of, Happens::refused(500, None));
@@ -319,8 +319,8 @@ pub fn rights_are_back_soon() -> Plan {
     }
 }
 
-/// Seed 109. A replica whose attempts to renew the Lease hung, each for longer than the pause after it, did not notice that it
-/// was asked to stop.
+/// A replica is stopped while its attempts to renew the Lease hang, each for longer than the pause after it. The replica must
+/// notice the stop.
 pub fn stopped_while_all_hangs() -> Plan {
     let of = Calls {
         replica: Some(0),
@@ -345,8 +345,8 @@ pub fn stopped_while_all_hangs() -> Plan {
     }
 }
 
-/// Seed 1158066. A leader that another one succeeded came to lead again, in what looked like its first term, since somebody had
-/// emptied the Lease: it took the fencing record for its own still (I8).
+/// A leader is succeeded by another replica. It then leads again in a term that looks like its first, because a user has
+/// emptied the Lease. It must not consider the fencing record its own.
 pub fn leads_again_in_a_term_of_the_same_number() -> Plan {
     let renewals = Calls {
         replica: Some(1),
@@ -376,8 +376,8 @@ pub fn leads_again_in_a_term_of_the_same_number() -> Plan {
     }
 }
 
-/// Seed 1251976. An attempt hung, and the next began at once: what the watch had told of who leads was not read before somebody
-/// put the Lease back as it was given back long ago, and it was taken for given back now (H21).
+/// An attempt hangs, and the next begins immediately. The watch has reported the leader. Then a user puts back an old copy of
+/// the released Lease. The replica must process the report first, and not take the copy for a new release.
 pub fn put_back_while_attempts_hang() -> Plan {
     let cut_off = requests_lost(Calls {
         replica: Some(0),
@@ -389,8 +389,8 @@ pub fn put_back_while_attempts_hang() -> Plan {
     ])
 }
 
-/// What the watch told of who leads while an attempt was under way was not read before the attempt's answer, which came after somebody
-/// had put the Lease back as it was given back long ago: that was taken for given back now (H21).
+/// The watch reports the leader during a slow attempt. Before the response, a user puts back an old copy of the released Lease.
+/// The replica must process the report first, and not take the copy for a new release.
 pub fn put_back_while_an_attempt_is_slow() -> Plan {
     let slow = Fault::each(leases(0, Some("get")), Happens::RequestLate(us(1_800_000)));
     two_until_healed(vec![
@@ -399,8 +399,8 @@ pub fn put_back_while_an_attempt_is_slow() -> Plan {
     ])
 }
 
-/// As above, where the watch is behind: it tells who led in between only after what was put back has been read. That it was written
-/// before, and dated after it, shows that it is no news.
+/// As in [`put_back_while_an_attempt_is_slow`], but the watch is behind. It reports the leader only after the copy has been
+/// read. The reported version is older than the copy and has a later timestamp, so the copy is no new release.
 pub fn put_back_while_the_watch_is_behind() -> Plan {
     let behind = Fault::Behind {
         server: 0,
@@ -420,8 +420,8 @@ pub fn put_back_while_the_watch_is_behind() -> Plan {
     ])
 }
 
-/// An answer came late, and was older than what the watch had told meanwhile of who leads: that was forgotten, and told no second time
-/// before somebody put the Lease back (H21).
+/// A late response is older than the watch's report of the leader, and must not replace it. The watch does not repeat the
+/// report before a user puts back an old copy of the released Lease.
 pub fn put_back_after_a_late_answer() -> Plan {
     let late = Fault::each(leases(1, Some("get")), Happens::AnswerLate(us(1_800_000)));
     two_until_healed(vec![
@@ -434,7 +434,7 @@ pub fn put_back_after_a_late_answer() -> Plan {
     ])
 }
 
-/// What a replica sends for its Lease.
+/// Returns the calls of a replica for its Lease.
 fn leases(replica: usize, verb: Option<&'static str>) -> Calls {
     Calls {
         replica: Some(replica),
@@ -452,7 +452,7 @@ fn requests_lost(of: Calls) -> Fault {
     }
 }
 
-/// Two replicas and no Foo, to whom this happens in the first 40 s.
+/// Returns a plan with two replicas, no Foo, and these steps, which begin in the first 40 s.
 fn two_until_healed(mut steps: Vec<Step>) -> Plan {
     steps.push(step(40_000, What::Heal));
     Plan {

@@ -1,4 +1,4 @@
-//! About Foos and their Deployments.
+//! Regression cases about Foos and their Deployments.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use super::{
     CREATE, LATE, SCALE, step, us, user,
 };
 
-/// Two Foos asked for one Deployment, which the garbage collector deleted whenever one of them had made it, until the leader
-/// noticed that there was no definition of theirs any more: each forgot of the other how often it had been undone (Q3).
+/// Two Foos specify one Deployment. The garbage collector deletes it after each creation until the leader notices that the
+/// definition of Foos is missing. The corrections must be counted for each Foo, or each Foo resets the count of the other.
 pub fn two_ask_for_what_is_deleted() -> Plan {
     let foo = |foo, deployment| {
         user(Deed::CreateFoo {
@@ -35,8 +35,8 @@ pub fn two_ask_for_what_is_deleted() -> Plan {
     untold(42_901, us(30_000_000), steps.into())
 }
 
-/// Somebody deletes a Deployment twice a second for a hundred seconds, and each time that it is made again the answer is that of a server which
-/// failed meanwhile: it is made ever more slowly, as if the answers had come (I11).
+/// A user deletes a Deployment twice per second for 100 s. A failing server responds 504 to each creation although it carried
+/// the creation out. The creations must back off as if the responses had arrived.
 pub fn undone_and_never_answered() -> Plan {
     let delete = Deed::DeleteDeployment {
         deployment: 0,
@@ -61,8 +61,9 @@ pub fn undone_and_never_answered() -> Plan {
     }
 }
 
-/// A Foo is deleted while its watch says nothing, and a write of its status finds nobody. Then a backup brings it back, and the
-/// next list has it at the very version that the watch had told of: it gets the Deployment that somebody deletes next (I3).
+/// A Foo is deleted while its watch is silent, and a write of its status finds no object. A restored backup brings the Foo
+/// back, and the next list has it at the version that the watch had delivered. The Foo must get the Deployment that a user
+/// deletes next.
 pub fn brought_back_as_it_was() -> Plan {
     let (deployment, policy) = (0, Policy::Background);
     let of = Calls {
@@ -87,8 +88,8 @@ pub fn brought_back_as_it_was() -> Plan {
     }
 }
 
-/// A backup forgets that a Foo was renamed, and somebody scales it instead, which is of the same generation; its watch says nothing
-/// of either. The Deployment that it asks for, and had before the name that is forgotten, is not deleted (I16).
+/// A restored backup undoes the new name in a Foo, and a user scales the Foo instead, which leads to the same generation. The
+/// watch reports neither. The Foo names its previous Deployment again, so that must not be deleted.
 pub fn another_of_the_same_generation() -> Plan {
     let rename = Deed::RenameDeployment {
         foo: 0,
@@ -111,8 +112,8 @@ pub fn another_of_the_same_generation() -> Plan {
     plan
 }
 
-/// A Deployment that a Foo had before is deleted, which its watch says nothing of, and a backup brings it back at the very version
-/// that the deletion was of: it is deleted again (I3).
+/// A previous Deployment of a Foo is deleted, which the watch does not report. A restored backup brings it back at the version
+/// that was deleted. It must be deleted again.
 pub fn deleted_and_brought_back() -> Plan {
     let rename = Deed::RenameDeployment {
         foo: 0,
@@ -141,8 +142,8 @@ pub fn deleted_and_brought_back() -> Plan {
     }
 }
 
-/// A policy overrules a write, and a backup forgets both; then somebody edits the Deployment until it is of the same generation:
-/// that write is not the one that was overruled (I3).
+/// A policy changes a write, and a restored backup undoes both. Edits by a user then lead to the same generation. The next
+/// patch must not be taken for the patch that the policy changed.
 pub fn overruled_at_the_same_generation() -> Plan {
     let scale = |replicas| {
         user(Deed::ScaleDeployment {
@@ -171,8 +172,8 @@ pub fn overruled_at_the_same_generation() -> Plan {
     }
 }
 
-/// These steps, and no watch of Foos says anything for 90 s from then on: what has happened meanwhile is noticed after all has
-/// healed, by whoever waits for a word for too long.
+/// Returns a plan with these steps in which no watch of Foos delivers anything for 90 s. The changes are noticed after all
+/// faults have ended, when a watch has been silent for too long.
 fn untold(seed: u64, from: Time, mut steps: Vec<Step>) -> Plan {
     steps.push(step(120_000, What::Heal));
     let mut plan = Plan {
@@ -190,7 +191,7 @@ fn untold(seed: u64, from: Time, mut steps: Vec<Step>) -> Plan {
     plan
 }
 
-/// A Foo changes after its status was written, and before the answer to that is there.
+/// A Foo changes after the write of its status and before the response.
 pub fn changed_before_an_answer() -> Plan {
     let mut plan = Plan::calm(1, 1, 1, us(140_000_000));
     plan.settings.resync = us(86_400_000_000);
@@ -212,19 +213,19 @@ pub fn changed_before_an_answer() -> Plan {
     plan
 }
 
-/// The answers to statuses that are written are late.
+/// Returns a fault that delays the responses to written statuses.
 fn late_statuses(by: Duration) -> Fault {
     let (of, way) = (Calls::of("update", "foos/status"), Way::Answers);
     Fault::Slow { of, way, by }
 }
 
-/// A webhook rejected a Deployment, each time with other words, and the watch told of the status that said so before the answer to it
-/// came: that woke the Foo, whose next try did not wait for its backoff (Q3).
+/// A webhook rejects a Deployment, with a different message each time. The watch delivers the status with the message before
+/// the response to the status arrives. The delivery must not bypass the backoff of the Foo.
 pub fn rejected_otherwise_each_time() -> Plan {
     rejected_otherwise(late_statuses(us(200_000)))
 }
 
-/// Seed 2120160. The same where the answer to each such status was lost.
+/// As in [`rejected_otherwise_each_time`], but the response to each such status is cut off.
 pub fn rejected_otherwise_and_never_answered() -> Plan {
     let statuses = Calls::of("update", "foos/status");
     rejected_otherwise(Fault::each(statuses, Happens::Cut))
@@ -239,8 +240,8 @@ fn rejected_otherwise(statuses: Fault) -> Plan {
     plan
 }
 
-/// A webhook has something to add to each status, other words each time, and the watch tells of that before the answer comes: each
-/// status that the Foo was given woke it, to be given another one, though nothing had failed (Q3).
+/// A webhook adds a different text to each status, and the watch delivers the status before its response. The Foo must not be
+/// reconciled in a loop, although nothing fails.
 pub fn reviewed_each_time() -> Plan {
     let mut plan = Plan::calm(1, 1, 1, us(140_000_000));
     plan.steps = vec![step(21_000, user(CREATE)), step(80_000, What::Heal)];
@@ -250,8 +251,8 @@ pub fn reviewed_each_time() -> Plan {
     plan
 }
 
-/// A policy refused the status of a Foo whose Deployment is another's, and was gone after a while: the status was never
-/// written, since a refusal was taken for what the Foo itself brings on.
+/// A policy rejects the status of a Foo whose Deployment has another owner, and is removed later. The status must be written
+/// then: the Foo itself did not cause the rejection.
 pub fn status_refused_for_a_while() -> Plan {
     let policy = Fault::Policy(Others::NoStatus);
     let mut plan = Plan::calm(1, 1, 1, us(100_000_000));
@@ -287,9 +288,8 @@ pub fn status_refused_for_a_while() -> Plan {
     plan
 }
 
-/// Seeds 1036112 and 1042649, and with its status alone 1112059. What a Foo asks for is somebody else's, for minutes; then the Foo is
-/// changed, and the first write for it is rejected by the fencing policy, whose record is missing: written within a moment, and the
-/// Foo waited for minutes more (I3).
+/// A Foo fails for minutes because its Deployment has another owner. Then the Foo changes, and the fencing policy rejects the
+/// first write because its record is missing for a moment. The Foo must not wait for minutes more.
 pub fn fenced_out_for_a_moment() -> Plan {
     fenced_out(Deed::RenameDeployment {
         foo: 0,
@@ -321,8 +321,8 @@ fn fenced_out(change: Deed) -> Plan {
     }
 }
 
-/// Seed 1047522. A policy refuses a status again and again, and then the right to write it is missing for three seconds, which no
-/// look at the rights falls into: nobody learned that it was back, and the Foo waited for its delay (I10).
+/// A policy rejects a status several times. Then the permission to write it is missing for 3 s, between two reviews. The Foo
+/// must be retried without its delay, although no review found the permission missing.
 pub fn rights_are_back_unseen() -> Plan {
     let revoked = Fault::Revoke {
         verb: "update",
@@ -341,8 +341,8 @@ pub fn rights_are_back_unseen() -> Plan {
     }
 }
 
-/// A renamed Foo's old Deployment cannot be deleted for a while, and then, for a shorter one, whether the Foo is as it was cannot be
-/// asked, for want of a right that no review asks for: nobody learned that it was back (I10).
+/// The previous Deployment of a Foo cannot be deleted for a while. Then the live read of the Foo is rejected for a shorter
+/// time, for a missing permission that is not reviewed. The deletion must be retried when the permission is restored.
 pub fn look_ups_are_allowed_again() -> Plan {
     let failing = Fault::each(
         Calls::of("delete", "deployments"),
@@ -369,8 +369,8 @@ pub fn look_ups_are_allowed_again() -> Plan {
     }
 }
 
-/// Seed 450. A Foo is deleted while its watch says nothing: each time that the garbage collector had deleted its Deployment,
-/// another one was created, though the status met a conflict each time.
+/// A Foo is deleted while its watch is stuck, and the garbage collector deletes each new Deployment. The creations must stop,
+/// although each write of the status fails with a conflict.
 pub fn gone_while_the_watch_is_stuck() -> Plan {
     Plan {
         seed: 450,
@@ -414,9 +414,8 @@ pub fn gone_while_the_watch_is_stuck() -> Plan {
     }
 }
 
-/// Seed 543. A Foo is gone, of which its watch says nothing: whenever the garbage collector had deleted its Deployment, another one
-/// was created, since a status that finds nobody is no conflict, and, where look-ups are refused, whether there still is a Foo
-/// could not be asked.
+/// A Foo is deleted while its watch is silent, and the garbage collector deletes each new Deployment. The creations must stop,
+/// although a status that finds no object is no conflict, and the live read of the Foo may be rejected.
 pub fn gone_while_the_watch_is_silent() -> Plan {
     gone_unnoticed(false)
 }
@@ -439,8 +438,9 @@ fn gone_unnoticed(look_ups_are_refused: bool) -> Plan {
     plan
 }
 
-/// Seed 1617. A renamed Foo's new Deployment was complete, and given to nobody while the old one was being deleted: the
-/// checker of I16 asked for what was so when the deletion arrived. The other Foo is renamed once more meanwhile.
+/// The new Deployment of a Foo is complete, and loses its owner while the old Deployment is being deleted. The checker of I16
+/// must judge the state at the time of the live reads, not at the arrival of the deletion. The other Foo gets another name in
+/// between.
 pub fn taken_away_during_the_deletion() -> Plan {
     let create = |foo, deployment| {
         user(Deed::CreateFoo {
@@ -471,8 +471,8 @@ pub fn taken_away_during_the_deletion() -> Plan {
     }
 }
 
-/// Seed 1764. A Foo that was renamed asks again for what it had before, which is nobody's by now: the status counted the pods
-/// of the Deployment that it had in between, and named the other.
+/// A Foo specifies its first Deployment again, which has no owner by now. The status must not have the counts of the Deployment
+/// in between and the name of the first.
 pub fn another_one_serves() -> Plan {
     let rename = |deployment| user(Deed::RenameDeployment { foo: 0, deployment });
     Plan {

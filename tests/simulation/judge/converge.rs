@@ -248,7 +248,7 @@ fn image<'a>(case: &'a Case) -> &'a str {
     upgrades.next_back().unwrap_or(case.plan.settings.image)
 }
 
-/// Returns the string, or an empty string if the value is none.
+/// Returns the string, or an empty string if the value is not a string.
 pub fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
@@ -298,7 +298,7 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
     let typed = serde_json::from_value::<Foo>(foo.clone());
     let is_valid = |typed: &Foo| typed.spec.check(text(&metadata["name"])).is_ok();
     let Some(typed) = typed.ok().filter(is_valid) else {
-        // The status of such a Foo cannot be written if the Foo is too far from the schema.
+        // The API server rejects any status of a Foo that deviates too far from its schema.
         let says_so = told == ("False", "InvalidSpec") && is_current;
         return (says_so || foo["spec"].is_null() || !foo["spec"]["deploymentName"].is_string())
             .then_some(())

@@ -122,7 +122,7 @@ struct Term<'a> {
 /// grants it. It ends with the deadline of the last renewal, the release, or the end of the process.
 ///
 /// There are three exceptions:
-/// - A process that has not seen the Lease held cannot tell a release by the holder from an edit by another client.
+/// - A process that has not seen the Lease held cannot distinguish a release by the holder from an edit by another client.
 /// - A restored backup brings back another holder, which continues. The previous leader works until its deadline.
 /// - Another client shortens the Lease of a leader whose configured duration is longer than that of its successor. The
 ///   successor cannot know the deadline of the leader.

@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// I11: the number of requests of a replica is bounded, in total, by kind and by object, for any responses.
+/// I11: the number of requests of a replica is bounded, in total, by kind and by object, regardless of the responses.
 pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
     let attempts = |who, window: Duration| {
         let settings = case

@@ -393,8 +393,8 @@ impl<'a> Report<'a> {
         owner(deployment) == text(&self.foo["metadata"]["uid"])
     }
 
-    /// Returns whether the Deployment is as the Foo specifies, or as a response to its writer had it after a policy changed it.
-    /// A terminating Deployment always is.
+    /// Returns whether the Deployment matches the Foo, or a response that its writer received while a policy changed writes. A
+    /// terminating Deployment always matches.
     fn is_as_asked(&self, deployment: &Value) -> bool {
         let fields = |of: &Value| {
             let (spec, template) = (&of["spec"], &of["spec"]["template"]);

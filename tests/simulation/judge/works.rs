@@ -166,8 +166,8 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// An unobstructed standby that has seen the holder takes the Lease as soon as a holder that was not stopped has been silent
-/// for the lease duration.
+/// If a holder that was not stopped goes silent, an unobstructed standby that has seen this holder takes the Lease after the
+/// lease duration.
 pub fn takes_over(case: &Case, found: &mut Vec<Violation>) {
     let leases = case.store.history().iter().enumerate();
     let leases: Vec<_> = leases.filter(|(_, one)| one.key == lease()).collect();
