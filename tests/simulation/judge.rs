@@ -1,7 +1,7 @@
-//! Whether a run was as it must be: invariants as properties of the store's history and of the calls.
+//! Judges of a run: each invariant is a property of the store's history and of the calls.
 //!
-//! The checker of the tests on real processes (`tests/invariants`) judges the calls, as the events of an audit log. What that
-//! log cannot tell and a simulation can is judged here beside it.
+//! The checker of the tests on real processes (`tests/invariants`) judges the calls as events of an audit log. The other judges
+//! check properties that such a log does not show.
 
 mod asked;
 mod audit;
@@ -41,29 +41,29 @@ use super::{
     world::{GRACE, World},
 };
 
-/// A step of the world's.
+/// Step of the simulated time.
 const STEP: Duration = Duration::from_millis(20);
 
-/// What an API server may ask for at the most (row Q3).
+/// Longest `Retry-After` that a replica honors.
 const ASKED: Duration = Duration::from_secs(30);
 
-/// How long a server that is behind may know a policy that is gone.
+/// Longest time that an API server that is behind enforces a removed policy.
 const KNOWN: Duration = Duration::from_secs(45);
 
-/// What was not as it must be.
+/// Violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Such as `I1`.
+    /// Number of the invariant, such as `I1`.
     pub invariant: &'static str,
     pub at: Time,
-    /// Which object, or which replica.
+    /// Name of the object or of the replica.
     pub object: String,
-    /// What was found, and what was expected.
+    /// Observed and expected state.
     pub what: String,
 }
 
 impl Violation {
-    /// One of the simulation's own.
+    /// Returns a violation by the simulation itself.
     pub fn of_the_run(what: String) -> Self {
         Self {
             invariant: "run",
@@ -73,7 +73,7 @@ impl Violation {
         }
     }
 
-    /// Whether another one is of the same kind: of the same invariant, in the same words, but for names and numbers.
+    /// Returns whether both are violations of the same invariant with the same message, apart from names and numbers.
     pub fn is_like(&self, other: &Self) -> bool {
         let words = |what: &str| {
             let words = what.split_whitespace().map(ToOwned::to_owned);
@@ -96,7 +96,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Everything that was wrong with a run.
+/// Returns all violations of a run.
 pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     let case = Case::of(plan, trace, store);
     let mut found = Vec::new();
@@ -139,8 +139,8 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     found
 }
 
-/// Runs a plan and judges it. A panic of the simulation, as at a request that nobody knows, or of a judge, is a violation, too; what
-/// had happened by then is there.
+/// Runs a plan and judges it. A panic is a violation as well, in the simulation (as for an unknown request) or in a judge. The
+/// world then has the state at the panic.
 pub fn examine(plan: &Plan) -> (Vec<Violation>, World) {
     let mut world = World::new(plan.clone());
     let found = caught(|| world.run()).and_then(|()| {
@@ -158,28 +158,28 @@ fn caught<T>(run: impl FnOnce() -> T) -> Result<T, Violation> {
     })
 }
 
-/// A run, and what several invariants go by.
+/// Run, with data that several judges use.
 struct Case<'a> {
     plan: &'a Plan,
     trace: &'a Trace,
     store: &'a Store,
-    /// The replicas' pods: who they are to the checker.
+    /// Pods of the replicas: their users in the checker's audit log.
     pods: BTreeSet<String>,
-    /// By what of the store's history it wrote.
+    /// Call that wrote each revision, by its index in the store's history.
     writers: BTreeMap<usize, &'a Call>,
-    /// The fastest and the slowest clock, in thousandths.
+    /// Rates of the fastest and of the slowest clock, in thousandths.
     rates: (u32, u32),
     /// When backups were restored.
     restored: Vec<Time>,
-    /// By place, when its machine slept.
+    /// When the machine slept, by place.
     asleep: BTreeMap<usize, Vec<Range<Time>>>,
-    /// Of each process, what it was told of everything up to which version, and when: of Foos and of Deployments.
+    /// Versions up to which a process had received all changes, with the time, by process and resource.
     told: BTreeMap<(Who, &'a str), Vec<(Time, u64)>>,
-    /// Of each Foo, as `namespace/name`, in the order of time.
+    /// Reconciles of each Foo, by `namespace/name`, in order of time.
     reconciles: BTreeMap<&'a str, Vec<&'a Reconcile>>,
-    /// The history of all Deployments, by name.
+    /// History of all Deployments, by name.
     deployments: BTreeMap<&'a str, Vec<&'a Revision>>,
-    /// The history of all Foos, by name.
+    /// History of all Foos, by name.
     foos: BTreeMap<&'a str, Vec<&'a Revision>>,
 }
 
@@ -233,27 +233,28 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// How long at most, in the world's time, a replica's clock takes for this.
+    /// Converts a time on a replica's clock to simulated time, for the slowest clock.
     fn longest(&self, time: Duration) -> Duration {
         time * 1000 / self.rates.1
     }
 
-    /// How long at least.
+    /// Converts a time on a replica's clock to simulated time, for the fastest clock.
     fn shortest(&self, time: Duration) -> Duration {
         time * 1000 / self.rates.0
     }
 
-    /// How long, in the world's time, the clock of this process takes for this: those that an update adds are like the first.
+    /// Converts a time on the clock of this process to simulated time. Replicas that an update adds have the clock of the first
+    /// replica.
     fn takes(&self, who: Who, time: Duration) -> Duration {
         let machines = &self.plan.replicas;
         let machine = machines.get(who.replica).unwrap_or(&machines[0]);
         time * 1000 / machine.rate
     }
 
-    /// Up to which version of these a process had been told of everything by this time, and had read it: which it does not while
-    /// it stands still, nor, of what came while its machine slept, until its own clock has come to when that was to come.
+    /// Returns the version up to which a process had received and read all changes by this time. A process that stands still
+    /// reads nothing. Changes that arrive while its machine sleeps arrive by the clock of the machine, which stands still.
     fn told(&self, who: Who, resource: &str, at: Time) -> u64 {
-        /// What has come is read in the same step of the world's, or in the next.
+        /// A change is read in the step of its arrival, or in the next.
         const READ: Duration = STEP.saturating_mul(2);
         let still = self.life(who).into_iter().flat_map(|life| &life.still);
         let read = (still.cloned().chain(self.asleep(who)))
@@ -267,7 +268,7 @@ impl<'a> Case<'a> {
         told.map(|(_, version)| *version).max().unwrap_or_default()
     }
 
-    /// When so much time has passed for a process, whose clock stands still while its machine sleeps.
+    /// Returns when this time has passed for a process. Its clock stands still while its machine sleeps.
     fn by_its_clock(&self, who: Who, begun: Time, time: Duration) -> Time {
         let slept = self.asleep.get(&who.replica).into_iter().flatten();
         let slept = slept.filter(|slept| slept.end > begun);
@@ -279,41 +280,41 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// When its machine slept, or its clock had not come yet to when what came meanwhile was to come.
+    /// Returns when the machine slept, each time until the clock has caught up with the messages that arrived.
     fn asleep(&self, who: Who) -> impl Iterator<Item = Range<Time>> {
         let all = self.asleep.get(&who.replica).map_or(&[][..], Vec::as_slice);
         all.iter().map(|time| time.start..comes_at(all, time.end))
     }
 
-    /// The reconcile in which a process sent this, of the Foo of this key.
+    /// Returns the reconcile of this Foo that sent the call.
     fn reconcile_of(&self, call: &Call, key: &str) -> Option<&'a Reconcile> {
         let its = self.reconciles.get(key)?;
         let mut its = its.iter().rev().filter(|one| one.who == call.who);
         its.find(|one| one.begun <= call.begun).copied()
     }
 
-    /// The call of a replica that wrote it.
+    /// Returns the replica's call that wrote this revision.
     fn writer(&self, index: usize) -> Option<&'a Call> {
         self.writers.get(&index).copied()
     }
 
-    /// The process that it is from.
+    /// Returns the life of this process.
     fn life(&self, who: Who) -> Option<&'a Life> {
         self.trace.lives.iter().find(|life| life.who == who)
     }
 
-    /// The name of its pod: to the API server, all of them are one user.
+    /// Returns the pod of the sender. The API server sees all replicas as the same user.
     fn pod(&self, call: &Call) -> &'a str {
         self.life(call.who).map_or("", |life| &life.pod.0)
     }
 
-    /// The longest time that any process is configured with.
+    /// Returns the longest value of this setting in any process, by the slowest clock.
     fn longest_of(&self, time: fn(&Settings) -> Duration) -> Duration {
         let times = self.trace.lives.iter().map(|life| time(&life.settings));
         self.longest(times.max().unwrap_or_else(|| time(&self.plan.settings)))
     }
 
-    /// Who holds the Lease at the end.
+    /// Returns the holder of the Lease at the end.
     fn last_leader(&self) -> Option<Who> {
         let lease = self.store.get(&leader::lease())?;
         let mut lives = self.trace.lives.iter().rev();
@@ -321,7 +322,7 @@ impl<'a> Case<'a> {
         Some(leader.who)
     }
 
-    /// Whether others had a policy of theirs, as far as a server that is behind knew.
+    /// Returns whether an API server that is behind may have enforced a policy of another client.
     fn has_policy(&self, at: Time) -> bool {
         self.trace.faults.iter().any(|(time, fault)| {
             let known = time.start..time.end.saturating_add(KNOWN);
@@ -329,7 +330,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Whether there are no Foos, or were none a moment ago: until the watches have been opened again.
+    /// Returns whether the definition of Foos is missing, or was until the watches have been reopened.
     fn is_undefined(&self, at: Time) -> bool {
         const ANEW: Duration = Duration::from_secs(8);
         self.trace.faults.iter().any(|(time, fault)| {
@@ -339,30 +340,30 @@ impl<'a> Case<'a> {
     }
 }
 
-/// The pod of a Lease's holder.
+/// Returns the pod of the holder of a Lease.
 fn pod_of(identity: &str) -> &str {
     identity.split('_').next().unwrap_or_default()
 }
 
-/// The object's name, as it is said.
+/// Returns the name of an object for messages.
 fn named(key: &Key) -> String {
     format!("{:?} {}/{}", key.kind, key.namespace, key.name)
 }
 
-/// Its name alone, of `namespace/name`.
+/// Returns the name in `namespace/name`.
 fn name_of(key: &str) -> &str {
     key.rsplit('/').next().unwrap_or_default()
 }
 
-/// When a revision was made.
+/// Returns when a revision was made.
 fn made(revision: &Revision) -> Time {
     revision.at.since_start
 }
 
-/// I12: a process ends when it is asked to, and in time, and never by itself, nor does it have the kubelet end it. Only while
-/// it stands still it cannot: what hangs, and whoever does not answer, is waited for no longer than that.
+/// I12: a process ends only after it was stopped, and within its time limit. It does not end on its own, and its liveness probe
+/// does not fail. The time while the process stands still does not count, but the time of hanging requests does.
 fn stays_up(case: &Case, found: &mut Vec<Violation>) {
-    /// For so long a process has not been live whom the kubelet has start again: who stood still then was not.
+    /// Time without liveness before the kubelet restarts a process. A process that stood still for long is excused.
     const PROBED: Duration = Duration::from_secs(30);
     for life in &case.trace.lives {
         let ended = life
@@ -385,7 +386,7 @@ fn stays_up(case: &Case, found: &mut Vec<Violation>) {
             _ if took > case.takes(life.who, to_stop(&life.settings)) => {
                 format!("took {took:?} to stop, or longer")
             }
-            // Nor is it left to the kubelet, however slow its clock is.
+            // The process must not need SIGKILL by the kubelet, even with a slow clock.
             Some((_, End::Killed)) if took >= GRACE => "did not stop".to_owned(),
             _ => continue,
         };
@@ -398,7 +399,7 @@ fn stays_up(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// What a process takes to end at most, as docs/operations.md has it of SIGTERM.
+/// Returns the longest time that a process takes to stop, as docs/operations.md specifies it for SIGTERM.
 fn to_stop(settings: &Settings) -> Duration {
     const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(20);
     let calls = (settings.renew_deadline * 3 / 2).max(Duration::from_secs(3));

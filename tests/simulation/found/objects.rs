@@ -172,8 +172,8 @@ pub fn overruled_at_the_same_generation() -> Plan {
     }
 }
 
-/// Returns a plan with these steps in which no watch of Foos delivers anything for 90 s. The changes are noticed after all
-/// faults have ended, when a watch has been silent for too long.
+/// Returns a plan with these steps and 90 s without deliveries by the watches of Foos. The changes are noticed after all faults
+/// have ended, when a watch has been silent for too long.
 fn untold(seed: u64, from: Time, mut steps: Vec<Step>) -> Plan {
     steps.push(step(120_000, What::Heal));
     let mut plan = Plan {

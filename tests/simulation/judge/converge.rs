@@ -158,7 +158,7 @@ fn rests_of(case: &Case, foos: &[&str]) -> Time {
     retries.fold(case.plan.rest, Time::max)
 }
 
-/// Returns when the Foo's pending retry is over, if it is due after the planned rest.
+/// Returns when the Foo's pending retry has ended, if it is due after the planned rest.
 fn last_retry(case: &Case, key: &str) -> Option<Time> {
     const SOON: Duration = Duration::from_secs(3);
     const AT_ONCE: Duration = Duration::from_millis(40);

@@ -20,7 +20,7 @@ use super::{
 /// A process does not create a second Event for the same fact about an object. It extends the first Event to a series. An Event
 /// whose creation has an unknown outcome is written again under the same name.
 pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
-    /// Time after which a new Event is allowed. Shorter than the retries of an Event without a response.
+    /// Minimum time between two Events about the same fact. Shorter than the retries of an Event without a response.
     const SERIES: Duration = Duration::from_secs(50);
     let mut said = BTreeMap::<_, &Revision>::new();
     for (index, revision) in case.store.history().iter().enumerate() {

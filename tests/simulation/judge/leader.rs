@@ -101,7 +101,7 @@ fn stood_still(case: &Case, call: &Call, carried_out: Time) -> bool {
         })
 }
 
-/// Period in which a process was the leader.
+/// Term of a process.
 struct Term<'a> {
     pod: &'a str,
     /// When the attempt that gained the term had read the Lease. `landed`: when its write arrived. `from`: when the response
@@ -542,7 +542,7 @@ fn leads_from(case: &Case) -> Option<Time> {
     let edits = edits.map(|(_, revision)| made(revision));
     let lives = || case.trace.lives.iter();
     let ends = lives().filter_map(|life| life.ended.as_ref().map(|(at, _)| *at));
-    // A message to a sleeping machine arrives by the clock of the machine, which stood still.
+    // A message to a sleeping machine arrives later, because the clock of the machine stood still.
     let asleep = case.asleep.values();
     let asleep = asleep.flat_map(|all| all.iter().map(|time| comes_at(all, time.end)));
     let calm = over.chain(edits).chain(ends).chain(asleep).max();

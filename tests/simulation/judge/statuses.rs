@@ -457,7 +457,7 @@ const HELD: (&str, &str) = ("False", "DeploymentPaused");
 const PROGRESSING: (&str, &str) = ("False", "DeploymentProgressing");
 const DELETING: (&str, &str) = ("False", "DeploymentDeleting");
 
-/// Returns the first condition for which a rollout to this number of replicas waits, as in `kubectl rollout status`.
+/// Returns the first condition that a rollout to this number of replicas waits for, as in `kubectl rollout status`.
 fn lacks(deployment: &Value, asked: Option<i64>) -> String {
     let (spec, status) = (&deployment["spec"], &deployment["status"]);
     let count = |field: &str| status[field].as_i64().unwrap_or_default();

@@ -172,7 +172,7 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Returns the name of the Foo for which a replica writes a Deployment.
+/// Returns the name of the Foo that a write of a Deployment serves.
 pub fn foo_of<'a>(case: &'a Case, call: &'a Call) -> Option<&'a str> {
     let name = call.name();
     let deployment = if call.verb == "create" {

@@ -13,7 +13,7 @@ use super::{
 /// A namespace is slow while attempts in it have failed after more than a second. Its workers do not exceed the workers for
 /// slow namespaces, which are as many as for all other namespaces.
 pub fn are_left_to_others(case: &Case, found: &mut Vec<Violation>) {
-    /// Duration from which an attempt is slow.
+    /// Minimum duration of a slow attempt.
     const HUNG: Duration = Duration::from_secs(1);
     let mut by_process = BTreeMap::<Who, Vec<&Reconcile>>::new();
     for one in &case.trace.reconciles {

@@ -22,7 +22,7 @@ use super::{
 /// Longest time until a worker begins a due reconcile. There are few objects, and each takes few requests.
 pub const SOON: Duration = Duration::from_secs(3);
 
-/// Period in which a process held the Lease and renewed it in time.
+/// Uninterrupted possession of the Lease by a process that renews it in time.
 pub struct Hold {
     pub who: Who,
     pub from: Time,
@@ -247,7 +247,7 @@ fn is_on_its_way(case: &Case, life: &Life, ended: Time) -> bool {
 /// Last revision of each object.
 type Objects<'a> = BTreeMap<&'a Key, &'a Revision>;
 
-/// Returns the change after which a Foo's Deployment is not as specified. `None`: it is as specified, the status reports the
+/// Returns the change that made a Foo's Deployment differ from its spec. `None`: it does not differ, the status reports the
 /// difference, or this process has reconciled the change and retries on its own.
 fn is_to_be_mended<'a>(
     case: &Case<'a>,
@@ -338,7 +338,7 @@ fn is_unseen(revision: &Revision) -> bool {
         && foo["status"]["observedGeneration"] != metadata["generation"]
 }
 
-/// Returns the periods in which the Lease was held, in order of time.
+/// Returns when each process held the Lease, in order of time.
 pub fn holds(case: &Case) -> Vec<Hold> {
     let mut holds = Vec::<Hold>::new();
     // End of the last holder's term. An edit by another client does not end it.
@@ -386,7 +386,7 @@ pub fn holds(case: &Case) -> Vec<Hold> {
 
 /// A holder whose work is cut off gives the Lease up to a replica that can work.
 pub fn lets_go(case: &Case, found: &mut Vec<Violation>) {
-    /// Time after which the kernel closes a silent connection.
+    /// Longest silence of a connection before the kernel closes it.
     const BROKEN: Duration = Duration::from_secs(42);
     let holds = holds(case);
     for (time, fault) in &case.trace.faults {
