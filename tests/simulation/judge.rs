@@ -298,7 +298,6 @@ impl<'a> Case<'a> {
         self.writers.get(&index).copied()
     }
 
-    /// Returns the life of this process.
     fn life(&self, who: Who) -> Option<&'a Life> {
         self.trace.lives.iter().find(|life| life.who == who)
     }
@@ -355,7 +354,6 @@ fn name_of(key: &str) -> &str {
     key.rsplit('/').next().unwrap_or_default()
 }
 
-/// Returns when a revision was made.
 fn made(revision: &Revision) -> Time {
     revision.at.since_start
 }

@@ -90,7 +90,6 @@ impl Edit {
     }
 }
 
-/// Returns all mutants.
 pub fn all() -> Vec<Mutant> {
     #[derive(Deserialize)]
     struct Table {

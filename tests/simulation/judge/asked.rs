@@ -14,7 +14,7 @@ use crate::invariants::GENERATION;
 /// The spec and generation in a written Deployment come from its controlling Foo (by UID), in a state that its writer may have
 /// known.
 ///
-/// The oldest such state is the last that the writer learned from the watch, a live read or the response to a write. Later
+/// The oldest such state is the last state that the writer learned from the watch, a live read or the response to a write. Later
 /// states count until the call began. If the Foo does not specify replicas, [`super::writes::replicas`] judges them.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     for (index, revision) in case.store.history().iter().enumerate() {

@@ -117,7 +117,6 @@ pub fn retry_at(case: &Case, one: &Reconcile) -> Option<Time> {
         .then(|| case.by_its_clock(one.who, ended, delay(one)))
 }
 
-/// Returns the delay after a failed reconcile.
 pub fn delay(one: &Reconcile) -> Duration {
     backoff(one.attempt)
 }
@@ -276,7 +275,6 @@ pub fn condition<'a>(foo: &'a Value, of_type: &str) -> (&'a str, &'a str) {
         .unwrap_or_default()
 }
 
-/// Returns whether the rollout of a Deployment is complete.
 pub fn is_complete(deployment: &Value) -> bool {
     let (spec, status) = (&deployment["spec"]["replicas"], &deployment["status"]);
     let is = |field: &str| status[field].as_i64().unwrap_or_default() == spec.as_i64().unwrap_or(1);

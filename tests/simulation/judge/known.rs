@@ -16,7 +16,6 @@ use super::{
 pub struct Known<'a> {
     case: &'a Case<'a>,
     call: &'a Call,
-    /// Reconcile that sent the call.
     pub reconcile: Option<&'a Reconcile>,
     /// Version up to which the watch had delivered all changes when the reconcile began.
     told: u64,

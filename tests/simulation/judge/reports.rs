@@ -39,8 +39,8 @@ struct Stale {
 }
 
 /// While a process holds the Lease and no fault obstructs it, a status is outdated for no longer than a reconcile takes. The
-/// time starts with a change, a term, or the end of an obstacle. At some moment of it, the status has the generation of the Foo
-/// and the counts of its Deployment.
+/// time starts with a change, a term, or the end of an obstacle. Within it, the status has at some moment the generation of the
+/// Foo and the counts of its Deployment.
 pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
     let holds = holds(case);
     let soon = case.longest(SOON);

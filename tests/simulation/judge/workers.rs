@@ -10,8 +10,8 @@ use super::{
     Case, STEP, Violation,
 };
 
-/// A namespace is slow while attempts in it have failed after more than a second. Its workers do not exceed the workers for
-/// slow namespaces, which are as many as for all other namespaces.
+/// A namespace is slow from an attempt that fails after more than a second to the end of the next attempt with that object.
+/// During this time, at most `workers` attempts run in it: slow namespaces have as many workers as all others.
 pub fn are_left_to_others(case: &Case, found: &mut Vec<Violation>) {
     /// Minimum duration of a slow attempt.
     const HUNG: Duration = Duration::from_secs(1);
