@@ -74,21 +74,21 @@ async fn main() {
             Arg::new("quick")
                 .long("quick")
                 .action(ArgAction::SetTrue)
-                .help("A little of everything, to see that it works"),
+                .help("Short run that checks every workload"),
         )
         .arg(
             Arg::new("pairs")
                 .long("pairs")
                 .value_name("N")
                 .value_parser(value_parser!(u8).range(1..))
-                .help("How often all of it is done; default: 5"),
+                .help("Number of repetitions; default: 5"),
         )
         .arg(
             Arg::new("workload")
                 .long("workload")
                 .action(ArgAction::Append)
                 .value_parser(Workload::NAMES)
-                .help("Just this one, and what it builds on; default: all but `most`"),
+                .help("Only this workload and its prerequisites; default: all except `most`"),
         )
         .get_matches();
     let quick = flags.get_flag("quick");
@@ -118,14 +118,20 @@ async fn main() {
         scale,
     };
     println!("{}", results.tables());
-    keep(&folder, &results);
-    eprintln!("all samples, tables and plots are in {}", folder.display());
+    let build = release_folder().join("bench");
+    write(&folder, &build, &results);
+    eprintln!(
+        "tables and plots: {}; samples: {}",
+        folder.display(),
+        build.display()
+    );
 }
 
-fn keep(folder: &Path, results: &Results) {
+fn write(folder: &Path, build: &Path, results: &Results) {
     fs::create_dir_all(folder).unwrap();
+    fs::create_dir_all(build).unwrap();
     let json = serde_json::to_vec_pretty(results).unwrap();
-    fs::write(folder.join("samples.json"), json).unwrap();
+    fs::write(build.join("samples.json"), json).unwrap();
     fs::write(folder.join("tables.md"), results.tables()).unwrap();
     fs::write(folder.join("ratios.svg"), chart::ratios(results)).unwrap();
     fs::write(folder.join("latencies.svg"), chart::latencies(results)).unwrap();
