@@ -603,29 +603,29 @@ fn bound_of(call: Call) -> usize {
 }
 
 #[test]
-fn no_loop_without_a_bound_foos() {
+fn q3f_i11_requests_about_foos_are_bounded() {
     hold("foos");
     hold("foos/status");
 }
 
 #[test]
-fn no_loop_without_a_bound_deployments() {
+fn q3f_i11_requests_about_deployments_are_bounded() {
     hold("deployments");
 }
 
 #[test]
-fn no_loop_without_a_bound_leases() {
+fn q3f_i11_requests_about_leases_are_bounded() {
     hold("leases");
     hold("serviceaccounts");
 }
 
 #[test]
-fn no_loop_without_a_bound_events() {
+fn q3f_i11_requests_about_events_are_bounded() {
     hold("events");
 }
 
 #[test]
-fn no_loop_without_a_bound_reviews() {
+fn q3f_i11_requests_about_reviews_are_bounded() {
     hold("tokenreviews");
     hold("subjectaccessreviews");
     hold("selfsubjectaccessreviews");

@@ -113,7 +113,7 @@ async fn owned_all(client: &Client, namespace: &str, names: &[String]) {
 
 /// Each kind of webhook in a namespace of its own.
 #[tokio::test]
-async fn r4_what_a_webhook_is_in_the_way_of_is_reported_or_lands() {
+async fn r4d_write_past_a_failing_webhook_succeeds_or_is_reported() {
     let cluster = audited().await;
     let client = &cluster.client().await;
     let namespace = async |webhook: Webhook| {

@@ -132,7 +132,7 @@ fn kstatus(object: &str) -> String {
 
 /// Row A5: the API server refuses the pods, or their `ReplicaSet`. The Foo has the Deployment's message until that is mended.
 #[tokio::test]
-async fn a5_refused_pods_are_a_reason() {
+async fn a5c_refused_pods_are_a_reason() {
     let scene = Scene::new("refused").await;
     let args = |args: &str| (args.split(' ').map(str::to_owned).collect(), String::new());
     let enforce = format!(
@@ -238,7 +238,7 @@ async fn a5_refused_pods_are_a_reason() {
 /// Row A5: a paused Deployment is Ready while it is complete or scaled. A new image is not rolled out, and the message has the
 /// command that resumes the rollout.
 #[tokio::test]
-async fn a5_a_paused_deployment_is_a_reason() {
+async fn a5c_paused_deployment_is_a_reason() {
     let mut scene = Scene::with_sample("paused").await;
     scene
         .kubectl(&["rollout", "pause", "deployment/foo-sample"])
@@ -293,7 +293,7 @@ async fn a5_a_paused_deployment_is_a_reason() {
 
 /// Row A5: how kstatus (Flux, Helm 4) judges a Foo, in each of its states.
 #[tokio::test]
-async fn a5_kstatus_knows_foos() {
+async fn a5b_kstatus_knows_foos() {
     let scene = Scene::with_sample("kstatus").await;
     // No controller works there.
     let namespace = with_pods().await.namespace("unseen").await;
@@ -398,7 +398,7 @@ async fn a5_kstatus_knows_foos() {
 
 /// Rows R5 and R11: a quota blocks a rename. The status names and counts the old Deployment, which is scaled, too.
 #[tokio::test]
-async fn r11_what_serves_meanwhile_is_counted_and_scaled() {
+async fn r11c_old_deployment_is_counted_and_scaled_until_the_new_one_is_available() {
     let scene = Scene::new("serves").await;
     scene
         .apply(&foo(
@@ -456,7 +456,7 @@ async fn r11_what_serves_meanwhile_is_counted_and_scaled() {
 /// Row R4: a backup without `ownerReferences` is restored: Deployments first, then Foos, with other UIDs. The command in the message
 /// gives the Deployment back to its Foo, and the pods stay.
 #[tokio::test]
-async fn r4_a_restored_deployment_is_given_back_without_downtime() {
+async fn r4c_restored_deployment_is_given_back_without_downtime() {
     let scene = Scene::with_sample("restored").await;
     let mut backup = scene.get("foo/foo-sample").await;
     scene

@@ -24,7 +24,7 @@ use crate::{
 
 /// Row Q4, invariant I6: where nothing changes, three resyncs of 500 Foos send not one request.
 #[tokio::test]
-async fn at_rest_three_resyncs_of_500_foos_send_no_request() {
+async fn q4_i6a_three_resyncs_of_500_foos_send_no_request() {
     const RESYNC: Duration = Duration::from_secs(2);
     let cluster = audited().await;
     let client = cluster.client().await;
@@ -118,7 +118,7 @@ async fn a_foos_life_costs_four_writes() {
 /// Row R1: while Foos wait for their Deployments, no statuses are reported but in the eighth turn, which keeps them
 /// from starving.
 #[tokio::test]
-async fn deployments_come_before_statuses() {
+async fn r1_deployments_precede_statuses() {
     const FOOS: usize = 100;
     let cluster = audited().await;
     let client = cluster.client().await;
@@ -259,7 +259,7 @@ async fn amid_200_foos(outage: impl AsyncFn(&Cluster, &Controller)) {
 /// Row R10: what is deleted while the watch is down is noticed when it goes on where it was: a Deployment is created again, and a Foo's
 /// Deployment is left to the garbage collector.
 #[tokio::test]
-async fn deleted_while_the_watch_was_down() {
+async fn r10b_deletions_during_an_outage_of_the_watch_are_noticed() {
     let Setup {
         client,
         namespace,
@@ -341,7 +341,7 @@ async fn idle_watches_that_are_reset_go_on() {
 /// Row R10: a watch that is too far behind (410, as after a compaction) lists again, and sees what was deleted meanwhile. A
 /// server that answers so every time is not asked for lists without pause.
 #[tokio::test]
-async fn a_watch_that_is_too_old_lists_again() {
+async fn r10b_expired_watch_lists_again() {
     const GONE: &str = concat!(
         r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","#,
         r#""message":"too old resource version: 1 (2)","reason":"Expired","code":410}"#,
@@ -382,7 +382,7 @@ async fn a_watch_that_is_too_old_lists_again() {
 /// Row R10: a list in pages of which a later one is refused (410: its version was compacted meanwhile) begins anew. Of
 /// what its first page had, and was deleted since, nothing is left.
 #[tokio::test]
-async fn a_list_whose_next_page_is_gone_begins_anew() {
+async fn r10d_list_with_an_expired_page_starts_again() {
     const NO_STREAM: &str = concat!(
         r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","#,
         r#""message":"sendInitialEvents is forbidden","reason":"Invalid","code":422}"#

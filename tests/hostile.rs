@@ -29,7 +29,7 @@ use crate::{
 /// Foos that the schema refuses, stored before it was there, between 300 good ones: each reports what is wrong with it,
 /// no one is tried hotly, and the good ones converge as fast as they do alone.
 #[tokio::test]
-async fn invalid_foos_from_before_the_schema() {
+async fn r7_invalid_foos_from_before_the_schema_delay_no_other() {
     const GOOD: usize = 300;
     let cluster = Cluster::start(Options {
         audit: true,
@@ -374,7 +374,7 @@ async fn install_permissive_crd(cluster: &Cluster) {
 /// Invariant I6 where the API server stores less than is written: what was pruned is not written again, whether the Foo is well
 /// or has something to complain of. No request, no event and no line of the log for a resync.
 #[tokio::test]
-async fn at_rest_on_the_reference_crd_nothing_is_written() {
+async fn i6b_at_rest_on_the_reference_crd_nothing_is_written() {
     const FOOS: usize = 20;
     const RESYNC: Duration = Duration::from_secs(2);
     let cluster = Cluster::start(Options {
@@ -494,7 +494,7 @@ fn rewriting_policy(namespace: &str) -> Value {
 /// Invariant I6 where the API server stores something else than is asked: once it is known, it is let be, and said once; and what
 /// changes on either side is asked for again.
 #[tokio::test]
-async fn at_rest_under_a_mutating_policy_nothing_is_written() {
+async fn i6b_at_rest_under_a_mutating_policy_nothing_is_written() {
     const FOOS: usize = 20;
     const RESYNC: Duration = Duration::from_secs(2);
     if !audited().await.has(MUTATING_POLICIES).await {
@@ -590,7 +590,7 @@ async fn at_rest_under_a_mutating_policy_nothing_is_written() {
 /// Rows R4 and R6, invariant I7: a Deployment that outlived its Foo, and that somebody gave to the next Foo of that name. That one is
 /// at its first generation, the Deployment was made from a later one of another Foo's.
 #[tokio::test]
-async fn a_deployment_adopted_by_a_foo_created_again_is_kept_right() {
+async fn r6a_i7_deployment_adopted_by_a_recreated_foo_is_corrected() {
     let (_, client, namespace, _controller) = setup("adopted", NO_RETRY).await;
     let foos: Api<Foo> = Api::namespaced(client.clone(), &namespace);
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
@@ -741,7 +741,7 @@ async fn a_quota_refuses_the_deployment() {
 /// A namespace that goes away (and never gets there: nothing clears it here) costs nobody anything: what cannot be created in
 /// it is tried by the backoff, without a word in the log, and a Foo being deleted gets no Deployment (row R8).
 #[tokio::test]
-async fn a_terminating_namespace() {
+async fn r8_terminating_namespace_gets_no_deployment() {
     let cluster = audited().await;
     let client = cluster.client().await;
     let going = cluster.namespace("going").await;
@@ -792,7 +792,7 @@ async fn a_terminating_namespace() {
 
 /// Row R4: a Deployment that is not the Foo's is never written to, and the user is warned once, however often it is tried.
 #[tokio::test]
-async fn a_foreign_deployment_is_left_alone() {
+async fn r4a_foreign_deployment_is_left_alone() {
     let (cluster, client, namespace, controller) = setup("foreign", &[]).await;
     cluster
         .kubectl(&[
@@ -829,7 +829,7 @@ async fn a_foreign_deployment_is_left_alone() {
 
 /// Row R4: once the foreign Deployment is gone, the Foo gets its own, without a retry or a resync.
 #[tokio::test]
-async fn a_foreign_deployment_makes_way() {
+async fn r4b_foo_gets_its_deployment_when_the_foreign_one_is_deleted() {
     let (cluster, client, namespace, _controller) = setup("way", NO_RETRY).await;
     cluster
         .kubectl(&[
@@ -856,7 +856,7 @@ async fn a_foreign_deployment_makes_way() {
 /// Row R4 between Foos: one gets the Deployment, the other reports it, and takes over when both Foo and Deployment are
 /// gone.
 #[tokio::test]
-async fn two_foos_want_one_deployment() {
+async fn r4b_second_foo_gets_the_deployment_when_the_first_is_deleted() {
     let (cluster, client, namespace, _controller) = setup("two", &[]).await;
     let foos: Api<Foo> = Api::namespaced(client.clone(), &namespace);
     for name in ["first", "second"] {
@@ -894,7 +894,7 @@ async fn two_foos_want_one_deployment() {
 /// An owned Deployment whose ownerReference is edited away is foreign (row R4): left alone and reported; given back, it
 /// is the Foo's again. Its selector nobody can edit.
 #[tokio::test]
-async fn an_owned_deployment_is_edited() {
+async fn r4a_deployment_without_its_owner_reference_is_left_alone() {
     let (cluster, client, namespace, _controller) = setup("edit", NO_RETRY).await;
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
     create(&client, &namespace, &["mine".to_owned()]).await;
@@ -943,7 +943,7 @@ async fn an_owned_deployment_is_edited() {
 /// Invariant I7 and row R6: a generation that the Foo never had is an edit like any other. Whatever else is edited with it,
 /// or asked of the Foo later, comes to be.
 #[tokio::test]
-async fn a_generation_that_the_foo_never_had_is_put_right() {
+async fn r6a_i7_unknown_generation_is_reverted() {
     let (_cluster, client, namespace, _controller) = setup("generation", NO_RETRY).await;
     let names = names("foo", 3);
     create(&client, &namespace, &names).await;
@@ -987,7 +987,7 @@ async fn a_generation_that_the_foo_never_had_is_put_right() {
 /// Row R6 against another operator, which has its own idea of the image and puts that back at once: a few writes, a word to the
 /// user, and what the user asks for next comes to be.
 #[tokio::test]
-async fn another_operator_is_not_fought_without_end() {
+async fn r6b_corrections_against_another_operator_are_delayed() {
     const AT_ONCE: usize = 10;
     let (cluster, client, namespace, controller) = setup("fight", &[]).await;
     let names = names("foo", 1);

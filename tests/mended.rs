@@ -65,7 +65,7 @@ async fn allow(client: &Client, namespace: &str) {
 /// An annotation or a label on a refused Foo causes a retry at once, however long its delay is. The status that the controller
 /// writes causes none.
 #[tokio::test]
-async fn q3_a_refused_foo_is_tried_when_somebody_annotates_it() {
+async fn q3c_annotation_retries_a_rejected_foo() {
     let cluster = audited().await;
     let client = cluster.client().await;
     let namespace = cluster.namespace("poked").await;
@@ -97,7 +97,7 @@ async fn q3_a_refused_foo_is_tried_when_somebody_annotates_it() {
 
 /// Without an annotation, a resync retries the Foo after ten periods.
 #[tokio::test]
-async fn q4_a_refused_foo_waits_for_ten_resyncs_at_most() {
+async fn q3d_rejected_foo_waits_for_at_most_ten_resyncs() {
     let cluster = audited().await;
     let client = cluster.client().await;
     let namespace = cluster.namespace("resynced").await;
@@ -164,7 +164,7 @@ pub async fn install(cluster: &Cluster, crd: &Value) {
 /// A status that a CRD pruned, or has no subresource for, is written as soon as the CRD changes, each time. A change that adds a version
 /// causes no write.
 #[tokio::test]
-async fn what_a_crd_pruned_is_written_when_the_crd_changes() {
+async fn i6b_pruned_status_is_written_when_the_crd_changes() {
     let cluster = Cluster::start(Options {
         audit: true,
         controllers: false,

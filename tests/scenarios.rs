@@ -145,7 +145,7 @@ pub fn condition<'a>(object: &'a Value, type_: &str) -> &'a Value {
 
 /// Scenario 1; rows R1 and R2.
 #[tokio::test]
-async fn scenario_1_a_foo_gets_a_deployment_which_goes_with_it() {
+async fn r1_r2_foo_gets_a_deployment_that_is_deleted_with_it() {
     let scene = Scene::with_sample("one").await;
     let foo = scene.get("foo/foo-sample").await;
     let deployment = scene.get("deployment/foo-sample").await;
@@ -178,7 +178,7 @@ async fn scenario_1_a_foo_gets_a_deployment_which_goes_with_it() {
 
 /// Scenario 2; row R3.
 #[tokio::test]
-async fn scenario_2_the_deployment_follows_the_replicas() {
+async fn r3_deployment_follows_the_replicas() {
     let scene = Scene::with_sample("two").await;
     scene.patch_foo(json!({ "replicas": 2 })).await;
     scene
@@ -188,7 +188,7 @@ async fn scenario_2_the_deployment_follows_the_replicas() {
 
 /// Scenario 3; row R4. Only the deletion can be what heals: the backoff and the resync are an hour here.
 #[tokio::test]
-async fn scenario_3_a_foreign_deployment_stays_and_makes_way() {
+async fn r4a_r4b_foreign_deployment_is_left_alone_until_it_is_deleted() {
     let scene = Scene::new("three").await;
     scene
         .kubectl(&["create", "deployment", "foo-sample", "--image=theirs"])
@@ -220,7 +220,7 @@ async fn scenario_3_a_foreign_deployment_stays_and_makes_way() {
 
 /// Scenario 4; rows A5 and R5.
 #[tokio::test]
-async fn scenario_4_the_status_says_how_many_are_available() {
+async fn a5a_r5_status_counts_available_replicas() {
     let scene = Scene::with_sample("four").await;
     let status = ["get", "foo", "foo-sample", "-o", "jsonpath={.status}"];
     let read = async || serde_json::from_str::<Value>(&scene.kubectl(&status).await).unwrap();
@@ -239,7 +239,7 @@ async fn scenario_4_the_status_says_how_many_are_available() {
 
 /// Scenario 5; row R6.
 #[tokio::test]
-async fn scenario_5_what_someone_changes_by_hand_is_put_back() {
+async fn r6a_manual_changes_are_reverted() {
     let scene = Scene::with_sample("five").await;
     let name = "deployment/foo-sample";
     scene.kubectl(&["scale", name, "--replicas=5"]).await;
@@ -259,7 +259,7 @@ async fn scenario_5_what_someone_changes_by_hand_is_put_back() {
 
 /// Scenario 6; row R9.
 #[tokio::test]
-async fn scenario_6_an_event_says_synced() {
+async fn r9_synced_event_is_written() {
     let scene = Scene::with_sample("six").await;
     let events = scene.events("Synced").await;
     assert_eq!(events[0]["type"], "Normal");
@@ -273,7 +273,7 @@ async fn scenario_6_an_event_says_synced() {
 
 /// Scenario 7; rows A2 and A4.
 #[tokio::test]
-async fn scenario_7_a_bad_foo_is_refused_by_name_and_stops_no_other() {
+async fn a2_a4_invalid_foo_is_rejected_by_field_and_delays_no_other() {
     let scene = Scene::new("seven").await;
     let spec =
         |name: &str, replicas: Value| json!({ "deploymentName": name, "replicas": replicas });
@@ -516,7 +516,7 @@ async fn r2_an_orphan_stays() {
 
 /// Rows A3 and R11: what scaled the old Deployment is not undone by a new name.
 #[tokio::test]
-async fn r11_a_renamed_deployment_starts_with_the_replicas_of_the_old_one() {
+async fn r11a_new_deployment_starts_with_the_replicas_of_the_old_one() {
     let scene = Scene::new("count").await;
     scene
         .apply(&foo("foo-sample", &json!({ "deploymentName": "old" })))
@@ -538,7 +538,7 @@ async fn r11_a_renamed_deployment_starts_with_the_replicas_of_the_old_one() {
 /// Row R11: renamed again before the second Deployment was available, both are deleted once the third one is. A copy that
 /// somebody made, with every mention of the name in it replaced, is that person's.
 #[tokio::test]
-async fn r11_all_earlier_deployments_are_deleted_and_no_copy_of_one() {
+async fn r11b_all_earlier_deployments_are_deleted_and_no_copy_of_one() {
     let scene = Scene::with_sample("chain").await;
     scene
         .kubectl(&["create", "quota", "one-pod", "--hard=pods=1"])
@@ -578,7 +578,7 @@ async fn r11_all_earlier_deployments_are_deleted_and_no_copy_of_one() {
 /// Row R11: a policy that does not let the old Deployment go does not make the Foo unready, and when it is gone, so is the
 /// old Deployment.
 #[tokio::test]
-async fn r11_a_refused_deletion_is_said_beside_a_foo_that_is_ready() {
+async fn r11d_refused_deletion_is_reported_by_a_ready_foo() {
     let scene = Scene::with_sample("kept").await;
     let name = &scene.namespace;
     let policy = json!({ "apiVersion": "v1", "kind": "List", "items": [
@@ -649,7 +649,7 @@ async fn r11_a_refused_deletion_is_said_beside_a_foo_that_is_ready() {
 
 /// Row R11: renamed, the old Deployment serves until the new one is available, which a quota delays here.
 #[tokio::test]
-async fn r11_a_renamed_deployment_replaces_the_old_one_once_available() {
+async fn r11b_new_deployment_replaces_the_old_one_once_available() {
     let scene = Scene::with_sample("rename").await;
     scene
         .kubectl(&["create", "quota", "one-pod", "--hard=pods=1"])

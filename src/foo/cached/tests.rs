@@ -20,7 +20,7 @@ use super::*;
 
 /// An undecodable spec does not make the Foo, or a list that contains it, undecodable.
 #[test]
-fn a_foo_of_any_shape_can_be_read() {
+fn r7_foo_of_any_shape_can_be_read() {
     for (spec, error) in [
         ("", "spec: invalid type: null, expected struct FooSpec"),
         (
@@ -66,7 +66,7 @@ fn a_foo_of_any_shape_can_be_read() {
 
 /// No value in any field, at any depth, makes an object or its list undecodable. The other fields are kept.
 #[test]
-fn no_field_can_make_an_object_undecodable() {
+fn r7_no_field_can_make_an_object_undecodable() {
     const DEEP: usize = 10_000;
     let nests = [
         format!("{}{}", "[".repeat(DEEP), "]".repeat(DEEP)),
@@ -241,7 +241,7 @@ fn a_generation_counts_for_the_foo_and_the_name_that_it_was_written_for() {
 
 /// The cache keeps the message about missing pods or a missing `ReplicaSet`, and whether the Deployment is paused or orphaned.
 #[test]
-fn what_keeps_a_deployment_from_getting_further_is_kept() {
+fn a5c_cause_of_a_stalled_deployment_is_cached() {
     let read = |spec: &str, status: &str, owners: &str| {
         object::<Deployment>(&format!(
             "
@@ -284,7 +284,7 @@ fn what_keeps_a_deployment_from_getting_further_is_kept() {
 
 /// The start and the end of a failure are enqueued without delay.
 #[test]
-fn a_failure_is_no_mere_progress() {
+fn r10a_failure_is_enqueued_without_delay() {
     let at = |change: fn(&mut Deployment)| {
         let mut one = deployment().view;
         one.progress.available = 1;

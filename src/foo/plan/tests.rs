@@ -19,7 +19,7 @@ fn patch(actual: &Object<Deployment>) -> Value {
 
 /// The manifest follows the Foo, and carries the annotations.
 #[test]
-fn a_new_deployment_is_as_the_foo_says() {
+fn r1_new_deployment_matches_the_foo() {
     let foo = foo();
     let desired = Desired::of(&foo.key, &foo.view, "nginx:1").unwrap();
     let manifest = desired.manifest(None);
@@ -53,7 +53,7 @@ fn a_new_deployment_is_as_the_foo_says() {
 
 /// A Foo without replicas leaves the replicas to other clients, such as a `HorizontalPodAutoscaler`.
 #[test]
-fn without_replicas_the_deployments_replicas_are_left_alone() {
+fn a3_unset_replicas_leave_the_deployment_alone() {
     let mut foo = foo();
     foo.view.spec.as_mut().unwrap().replicas = None;
     let desired = Desired::of(&foo.key, &foo.view, "nginx:latest").unwrap();
@@ -71,7 +71,7 @@ fn nothing_differs_nothing_is_written() {
 
 /// The patch contains only the fields that differ.
 #[test]
-fn what_differs_is_put_right() {
+fn r3_r6a_patch_contains_only_differences() {
     let metadata = |more: Value| {
         let mut metadata = json!({
             "annotations": { GENERATION_ANNOTATION: "2", MADE_FOR_ANNOTATION: made_for("foo-uid", "web") },
@@ -118,7 +118,7 @@ fn what_differs_is_put_right() {
 
 /// If the Foo does not specify replicas, a rename keeps those of the old Deployment.
 #[test]
-fn a_renamed_deployment_starts_with_the_replicas_of_the_old_one() {
+fn r11a_new_deployment_starts_with_the_replicas_of_the_old_one() {
     let mut foo = foo();
     foo.view.spec.as_mut().unwrap().replicas = None;
     let desired = Desired::of(&foo.key, &foo.view, "i").unwrap();
@@ -133,7 +133,7 @@ fn a_renamed_deployment_starts_with_the_replicas_of_the_old_one() {
 
 /// Ownership is decided by UID, not by name.
 #[test]
-fn a_deployment_of_somebody_else_is_never_touched() {
+fn r4a_deployment_of_another_owner_is_never_changed() {
     let mut actual = deployment();
     actual.view.replicas = 5;
     actual.view.owner = None;
@@ -154,7 +154,7 @@ fn a_deployment_of_somebody_else_is_never_touched() {
 
 /// A Deployment without an owner, after a restore or an orphaning deletion, is not changed. The message contains the command.
 #[test]
-fn what_was_made_for_a_foo_of_this_name_can_be_given_to_it() {
+fn r4c_orphaned_deployment_can_be_given_to_its_foo() {
     let words = |change: fn(&mut Deployment)| {
         let mut actual = deployment();
         (actual.view.owner, actual.view.orphaned) = (None, true);
@@ -183,7 +183,7 @@ fn what_was_made_for_a_foo_of_this_name_can_be_given_to_it() {
 
 /// Until the new Deployment is available, the earlier Deployment is scaled and not changed otherwise.
 #[test]
-fn what_serves_under_an_earlier_name_is_scaled_and_not_changed_otherwise() {
+fn r11c_old_deployment_is_only_scaled() {
     let foo = foo();
     let desired = Desired::of(&foo.key, &foo.view, "nginx:next").unwrap();
     let desired = desired.of_earlier(foo.key.sibling("old"));
@@ -230,7 +230,7 @@ fn a_newer_generation_is_a_difference() {
 
 /// An empty name, replicas out of range and an undecodable spec are invalid, and not retried.
 #[test]
-fn a_foo_that_asks_for_nothing_possible_is_invalid() {
+fn r7_impossible_spec_is_invalid() {
     let mut empty = foo();
     empty.view.spec.as_mut().unwrap().deployment_name.clear();
     let error = Desired::of(&empty.key, &empty.view, "i").unwrap_err();

@@ -221,7 +221,7 @@ fn listed(path: &str, foo: &Value, deployment: &Value) -> (u16, Value) {
 /// A write without effect is not repeated until an object changes. A webhook replaces the image (and stamps every write, so
 /// that the version changes each time), and the schema prunes the status.
 #[tokio::test]
-async fn what_is_stored_otherwise_is_not_asked_for_again() {
+async fn i6b_write_without_effect_is_not_repeated() {
     for stamped in [false, true] {
         let (client, asked) = server(move |method, path, _| {
             let version = if stamped { "10" } else { "9" };
@@ -274,7 +274,7 @@ async fn what_is_stored_otherwise_is_not_asked_for_again() {
 
 /// The Foo is deleted, the watch has not delivered the deletion, and the garbage collector deletes the Deployment.
 #[tokio::test]
-async fn a_foo_whose_status_is_gone_gets_no_deployment_until_the_watch_has_caught_up() {
+async fn r8_deleted_foo_gets_no_deployment_while_the_watch_lags() {
     for (code, message) in [
         (404, "foos.samplecontroller.k8s.io \"foo\" not found"),
         (
@@ -321,7 +321,7 @@ async fn a_foo_whose_status_is_gone_gets_no_deployment_until_the_watch_has_caugh
 
 /// While the API server does not answer whether the Foo exists, no Deployment is created.
 #[tokio::test]
-async fn a_foo_that_may_be_gone_gets_no_deployment() {
+async fn r8_possibly_deleted_foo_gets_no_deployment() {
     let (client, asked) = server(move |method, _, _| match *method {
         Method::POST => (201, stored("20", "nginx:latest", 3)),
         Method::GET => (503, Value::Null),
@@ -385,7 +385,7 @@ async fn a_missing_status_subresource_stops_no_deployment() {
 /// Another client reverts or deletes the Deployment after each correction. The first corrections are sent without delay, then
 /// with exponential backoff, which is reported to the user. A change of the Foo is not delayed.
 #[tokio::test(start_paused = true)]
-async fn who_changes_the_deployment_again_and_again_is_not_fought_without_end() {
+async fn r6b_corrections_of_a_deployment_are_delayed() {
     for deletes in [false, true] {
         let version = Arc::new(Mutex::new(100_u64));
         let next = Arc::clone(&version);
@@ -447,7 +447,7 @@ async fn who_changes_the_deployment_again_and_again_is_not_fought_without_end() 
 
 /// With an invalid spec, the status counts the pods of the Deployment that serves.
 #[tokio::test]
-async fn what_serves_is_counted_where_the_spec_is_invalid() {
+async fn r5_serving_deployment_is_counted_with_an_invalid_spec() {
     let (client, _) = server(|_, _, _| (500, Value::Null));
     let mut emptied = foo();
     let spec = emptied.view.spec.as_mut().unwrap();

@@ -54,7 +54,7 @@ fn reported(change: impl FnOnce(&mut Deployment)) -> FooStatus {
 
 /// The status contains the counts, the selector and the name of the Deployment.
 #[test]
-fn follows_the_deployment() {
+fn a5a_status_follows_the_deployment() {
     let status = reported(|_| {});
     assert_eq!(status.available_replicas, Some(3));
     assert_eq!(status.replicas, Some(3));
@@ -181,7 +181,7 @@ fn errors_that_concern_the_user_are_reported() {
 
 /// The status contains the current counts with every error.
 #[test]
-fn the_counts_are_the_deployments_whatever_the_error() {
+fn r5_counts_follow_the_deployment_with_every_error() {
     let mut foo = foo();
     foo.view.status = reported(|_| {});
     let one_died = deployed(|d| d.progress.available = 2);
@@ -212,7 +212,7 @@ fn the_counts_are_the_deployments_whatever_the_error() {
 
 /// The Foo is Ready with the new Deployment, and Progressing reports the failed deletion of the old one.
 #[test]
-fn a_refused_deletion_does_not_make_the_foo_unready() {
+fn r11d_refused_deletion_does_not_make_the_foo_unready() {
     let mut foo = foo();
     foo.view.status.deployment_name = Some("old".into());
     let refused = Error::DeletionFailed(
@@ -307,7 +307,7 @@ fn served(new: Option<&Deployed>, error: Option<&Error>, is_marked: bool) -> Str
 
 /// The status names the old Deployment, and counts its pods, until the new Deployment serves.
 #[test]
-fn a_renamed_foo_names_and_counts_its_old_deployment_until_the_new_one_is_available() {
+fn r11c_status_counts_the_old_deployment_until_the_new_one_is_available() {
     let begun = deployed(|d| d.progress.available = 0);
     let complete = deployed(|_| {});
     let down = Error::Transient("the API server answers 503: no".into(), Duration::ZERO);
@@ -349,7 +349,7 @@ fn what_is_gone_serves_no_longer() {
 
 /// The message counts the missing replicas, in the order of `kubectl rollout status`.
 #[test]
-fn messages_count_what_is_missing() {
+fn a5c_message_counts_missing_replicas() {
     let says = |change: &dyn Fn(&mut Deployment)| {
         let status = reported(change);
         status.conditions[0].message.clone()
@@ -381,7 +381,7 @@ fn messages_count_what_is_missing() {
 
 /// A failure that only a user can resolve has its own reason, and stalls the Foo.
 #[test]
-fn what_a_person_has_to_mend_is_said() {
+fn a5c_failure_for_the_user_has_its_own_reason() {
     let words = "pods \"web-1\" is forbidden: exceeded quota: few";
     let fails: &dyn Fn(&mut Deployment) = &|d| {
         (d.replicas, d.progress.failure) = (4, Some(words.into()));

@@ -674,7 +674,7 @@ mod tests {
 
     /// A redelivery is not a change.
     #[test]
-    fn what_is_told_again_is_no_change() {
+    fn r10a_redelivery_is_not_a_change() {
         let cache = listed([parent()]);
         let mut again = parent();
         assert_eq!(cache.apply(0, again.clone()), None);
@@ -707,7 +707,7 @@ mod tests {
 
     /// A list detects objects that were deleted while the watch was down.
     #[test]
-    fn what_a_list_does_not_tell_of_is_gone() {
+    fn r10b_relist_removes_missing_objects() {
         let cache = listed([at("n", "a", 1, "d"), at("n", "b", 2, "d")]);
         cache.list_begins(0);
         cache.apply(0, at("n", "b", 2, "d"));
@@ -749,7 +749,7 @@ mod tests {
     /// A version that conflicts with a write triggers the retry, even if its content is the same. Without a write it is only a
     /// touch.
     #[test]
-    fn what_a_write_conflicts_with_is_a_change() {
+    fn r10c_conflicting_version_is_a_change() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
         cache.expect_write(&key);

@@ -317,7 +317,7 @@ mod tests {
     /// delivers them before or after the end of the attempt, or how many there are. A deferred change is enqueued after a
     /// success. An attempt without a change resets the limit.
     #[tokio::test(start_paused = true)]
-    async fn q3_what_each_try_writes_overtakes_no_retry_for_long() {
+    async fn q3c_status_changes_bypass_the_delay_a_few_times() {
         let agenda = agenda();
         let key = Key::new("n", "a");
         let told = || {
@@ -369,7 +369,7 @@ mod tests {
 
     /// A new annotation enqueues a failing object at most ten times in a row, and no other object.
     #[tokio::test(start_paused = true)]
-    async fn q3_an_annotation_has_what_fails_tried_at_once() {
+    async fn q3c_annotation_bypasses_the_delay() {
         let agenda = agenda();
         let key = Key::new("n", "a");
         let touched = || {

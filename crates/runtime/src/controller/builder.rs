@@ -466,7 +466,7 @@ mod tests {
 
     /// A new generation or another object changes the desired state; a new status does not.
     #[test]
-    fn q3_what_asks_for_the_same() {
+    fn q3c_status_change_keeps_the_desired_state() {
         let parent = |uid: &str, generation, observed_generation| {
             let parent = Parent {
                 uid: uid.into(),

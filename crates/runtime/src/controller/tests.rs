@@ -273,7 +273,7 @@ async fn a_conflict_that_does_not_pass_is_told() {
 
 /// Earlier failures do not delay the retry of a conflict, which ends when the watch catches up.
 #[tokio::test(start_paused = true)]
-async fn q3_a_conflict_does_not_wait_for_what_failed_before() {
+async fn q3b_conflict_does_not_wait_for_earlier_failures() {
     let queue = queue();
     let fail = async |error| {
         queue.add(key("a"), Lane::Event);
@@ -296,7 +296,7 @@ async fn q3_a_conflict_does_not_wait_for_what_failed_before() {
 /// A change during a reconcile, deferred to a retry that does not come, is enqueued without delay. The result of the reconcile
 /// makes no difference.
 #[tokio::test(start_paused = true)]
-async fn q3_what_is_left_to_no_retry_is_looked_at() {
+async fn q3c_deferred_change_is_enqueued_if_no_retry_comes() {
     const TRIES: usize = 14;
     for last in [
         Ok(Action::Done),
@@ -380,7 +380,7 @@ async fn a_new_leader_begins_with_what_has_waited_longest() {
 /// Restored permissions trigger a retry of rejected objects regardless of their delay. Objects that are up to date are not
 /// enqueued.
 #[tokio::test(start_paused = true)]
-async fn rights_that_are_back_overtake_a_delay() {
+async fn r10e_restored_permissions_bypass_the_delay() {
     let parents = Arc::new(Store::new(&[None]));
     parents.list_begins(0);
     for name in ["refused", "fine", "elsewhere"] {
@@ -460,7 +460,7 @@ async fn q4_a_resync_is_spread_over_its_period() {
 /// A resync retries an object that has waited for ten periods, however long its delay is. The bucket spreads these retries, and
 /// each object keeps its count of failures.
 #[tokio::test(start_paused = true)]
-async fn q4_a_resync_tries_again_what_has_waited_for_ten_periods() {
+async fn q3d_resync_retries_an_object_after_ten_periods() {
     const FAILING: usize = 1000;
     let parents = Arc::new(Store::new(&[None]));
     parents.list_begins(0);

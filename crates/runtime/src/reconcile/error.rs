@@ -159,7 +159,7 @@ mod tests {
 
     /// A webhook's denial is reported to the user with any status code. A requested delay is honored for every error.
     #[test]
-    fn q3_time_that_is_asked_for_is_given_whoever_asks() {
+    fn q3g_retry_after_is_honored_for_every_error() {
         let denied = "admission webhook \"w.example\" denied the request: no";
         for (code, message, asks, is_denied) in [
             (429, denied, 7, true),

@@ -63,7 +63,7 @@ async fn what_is_put_off_is_reported_whether_or_not_the_api_server_asks_for_time
 
 /// If both the Deployment and the status cannot be written, the longer `Retry-After` is honored.
 #[tokio::test]
-async fn what_is_put_off_is_heeded_whatever_else_goes_wrong() {
+async fn q3g_longer_retry_after_is_honored() {
     for (deployment_answer, status_answer, asked) in [
         (refusal(403, 0), refusal(429, 7), 7),
         (refusal(429, 7), refusal(500, 0), 7),
@@ -287,7 +287,7 @@ fn what_is_not_reported_is_not_put_off() {
 
 /// A fenced status or a conflict is retried without the backoff of the Foo's own error.
 #[test]
-fn q3_a_status_that_passes_by_itself_is_not_a_failure() {
+fn q3b_fenced_or_conflicting_status_is_not_a_failure() {
     const ASKED: Duration = Duration::from_secs(2);
     use super::super::combined;
     let exists = || Error::ResourceExists("web".into(), String::new());

@@ -128,7 +128,7 @@ fn server_with(
 /// A Deployment that names a newer generation is not changed unless a live read shows that the Foo does not have that
 /// generation. Then the annotation is an edit, and is reverted.
 #[tokio::test]
-async fn a_generation_that_the_foo_never_had_is_an_edit() {
+async fn i7_unknown_generation_is_an_edit() {
     let edits: [fn(&mut Deployment); 3] = [
         |_| {},
         |deployment| deployment.replicas = 5,
@@ -193,7 +193,7 @@ async fn a_generation_that_cannot_be_confirmed_is_reported() {
 
 /// The watch is behind: the Foo may have been renamed back, and specify the old Deployment again.
 #[tokio::test]
-async fn a_foo_that_is_not_current_deletes_nothing() {
+async fn r11b_stale_foo_deletes_nothing() {
     let current = [("foo-uid", 2, "web")];
     for has in OTHERS.into_iter().chain(current) {
         let deletes = current.contains(&has);
@@ -245,7 +245,7 @@ async fn a_deletion_that_cannot_be_confirmed_is_reported() {
 
 /// The watch is behind: the new Deployment is deleted, terminating, controlled by another Foo, or not available.
 #[tokio::test]
-async fn a_deployment_stays_until_the_new_one_serves_as_the_api_server_has_it() {
+async fn r11b_old_deployment_stays_until_a_live_read_shows_the_new_one_available() {
     let edits: [fn(&mut Value); 4] = [
         |new| *new = Value::Null,
         |new| new["metadata"]["ownerReferences"][0]["uid"] = "another".into(),

@@ -106,7 +106,7 @@ async fn a_scope_that_is_forbidden_stops_no_other() {
 
 /// A `Retry-After` extends the grace period once, even if several watches receive it.
 #[tokio::test(start_paused = true)]
-async fn q3_what_the_api_server_asks_for_is_not_held_against_a_scope() {
+async fn q3h_retry_after_extends_the_grace_period() {
     let asked = GRACE * 3;
     let scopes = scopes(&["a"]);
     let watches = synced(&scopes, 0);
@@ -213,7 +213,7 @@ async fn rights_are_checked_at_a_gentle_pace() {
 /// If writes are rejected in spite of positive reviews, or if reviews contradict each other, notifications become rarer. They
 /// are frequent again after a while without a rejection.
 #[tokio::test(start_paused = true)]
-async fn r10_a_refusal_tells_that_rights_were_missing() {
+async fn r10f_rejection_counts_as_a_missing_permission() {
     const MINUTE: Duration = Duration::from_mins(1);
     #[derive(Clone, Copy, PartialEq)]
     enum Reviews {

@@ -312,7 +312,7 @@ fn op_add() -> impl Strategy<Value = Op> {
 
 /// The delay doubles from 5 ms to 1000 s, and the key is ready exactly at its end.
 #[tokio::test(start_paused = true)]
-async fn q3_an_objects_delay_doubles_from_5_ms_to_1000_s() {
+async fn q3a_delay_doubles_from_5_ms_to_1000_s() {
     let queue = queue();
     queue.add("ns/a", Lane::Event);
     for failure in 0..25 {
@@ -335,7 +335,7 @@ async fn q3_an_objects_delay_doubles_from_5_ms_to_1000_s() {
 
 /// Delays stay finite with any number of failures and any configuration.
 #[tokio::test(start_paused = true)]
-async fn q3_the_delays_are_always_finite() {
+async fn q3a_delays_are_always_finite() {
     let mut odd = q3();
     assert_eq!(Delays::new(&odd).after(u32::MAX), odd.max);
     for (initial, max) in [
@@ -363,7 +363,7 @@ async fn q3_the_delays_are_always_finite() {
 /// The bucket admits 300 retries without delay, then 50 per second, over all objects. The longer of the two delays counts, and
 /// tokens return with time.
 #[tokio::test(start_paused = true)]
-async fn q3_the_bucket_is_over_all_retries() {
+async fn q3a_bucket_is_shared_by_all_retries() {
     let queue = queue();
     for key in 0..300 {
         assert_eq!(fail(&queue, key), 5 * MS);
@@ -396,7 +396,7 @@ async fn q3_the_bucket_is_over_all_retries() {
 
 /// A resync does not shorten the delay of a key that keeps failing; a change does.
 #[tokio::test(start_paused = true)]
-async fn q3_a_resync_does_not_shorten_a_delay() {
+async fn q3a_resync_does_not_shorten_a_delay() {
     // Not even if the key is added during its attempt.
     let queue = queue();
     queue.add(1, Lane::Background);
@@ -432,7 +432,7 @@ async fn q3_a_resync_does_not_shorten_a_delay() {
 
 /// A success and `forget` reset the failures; a drop does not.
 #[tokio::test(start_paused = true)]
-async fn q3_success_forgets() {
+async fn q3a_success_resets_the_delay() {
     let queue = queue();
     assert_eq!(fail(&queue, 1), 5 * MS);
     assert_eq!(fail(&queue, 1), 10 * MS);
@@ -449,7 +449,7 @@ async fn q3_success_forgets() {
 
 /// Quiet retries have their own backoff and do not change the count of failures. A failure resets the backoff of quiet retries.
 #[tokio::test(start_paused = true)]
-async fn q3_what_is_no_failure_is_not_counted_as_one() {
+async fn q3b_quiet_retries_are_not_failures() {
     let queue = queue();
     for ms in [5, 10, 20, 40] {
         assert_eq!(fail(&queue, 1), ms * MS);
@@ -472,7 +472,7 @@ async fn q3_what_is_no_failure_is_not_counted_as_one() {
 
 /// A change replaces the delayed retry; the count of failures remains.
 #[tokio::test(start_paused = true)]
-async fn q3_a_change_overtakes_the_delayed_retry() {
+async fn q3c_change_bypasses_the_delayed_retry() {
     let queue = queue();
     fail(&queue, 1);
     assert_eq!(queue.stats().delayed, 1);
@@ -490,7 +490,7 @@ async fn q3_a_change_overtakes_the_delayed_retry() {
 
 /// Nothing shortens a `Retry-After`, and it delays no other key.
 #[tokio::test(start_paused = true)]
-async fn q3_nothing_overtakes_what_the_api_server_asks_for() {
+async fn q3g_nothing_shortens_retry_after() {
     const ASKED: Duration = Duration::from_secs(10);
     type Change = fn(&Queue<usize>);
     let changes: [Change; 4] = [
@@ -546,7 +546,7 @@ async fn q3_nothing_overtakes_what_the_api_server_asks_for() {
 
 /// An object that fails and keeps changing does not delay the retries of others: the unused tokens return to the bucket.
 #[tokio::test(start_paused = true)]
-async fn q3_overtaken_retries_leave_no_debt() {
+async fn q3a_replaced_retries_return_their_tokens() {
     let queue = queue();
     for key in 0..300 {
         fail(&queue, key + 10);
@@ -576,7 +576,7 @@ async fn q1_delayed_adds_collapse_to_the_earliest() {
 /// A key that changes during each attempt has a burst of attempts, then one per second. It delays no other key, and no record
 /// of it remains in the end. This holds for attempts that fail and for those that succeed.
 #[tokio::test(start_paused = true)]
-async fn q3_what_changes_at_each_try_is_paced() {
+async fn q3e_key_that_always_changes_is_paced() {
     for (fails, before) in [(false, false), (false, true), (true, false), (true, true)] {
         let (queue, begun) = (queue(), Instant::now());
         let mut times = Vec::new();

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_are_made_at_once_and_later_ones_ever_more_slowly() {
+    async fn r6b_first_corrections_are_immediate_and_later_ones_delayed() {
         let (second, corrections) = (Duration::from_secs(1), Corrections::default());
         assert_eq!(count(&corrections, 1, second).await, (AT_ONCE, 1));
         // The next delays are 2, 4, … s.
@@ -544,7 +544,7 @@ mod tests {
     /// Creating and deleting an object alternately is delayed, even if no other client touches it. A webhook that mutates each
     /// new object is enough.
     #[tokio::test(start_paused = true)]
-    async fn q3_what_is_made_and_deleted_again_and_again_waits() {
+    async fn r6b_alternate_creation_and_deletion_is_delayed() {
         for found in [
             |number: u32| number + 1000,
             |number: u32| number.wrapping_sub(1),
@@ -585,7 +585,7 @@ mod tests {
 
     /// Two owners specify one object, and another client deletes it after each creation.
     #[tokio::test(start_paused = true)]
-    async fn q3_who_undoes_what_several_ask_for_is_answered_ever_more_slowly() {
+    async fn r6b_corrections_for_several_owners_are_delayed() {
         let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
         let mut made = 0;
         for number in 0..1000 {

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_in_vain_is_known_until_either_side_changes() {
+    fn i6b_no_op_patch_is_remembered_until_object_or_patch_changes() {
         let ineffective = Ineffective::default();
         assert!(!ineffective.contains(&key(1), "x", "y", 1));
         ineffective.record(&key(1), "x", "y", 1, |_| true);

@@ -492,7 +492,7 @@ impl Verb {
 /// without delay, later corrections with exponential backoff. An event informs the user. A new generation is written without
 /// delay.
 #[tokio::test(start_paused = true)]
-async fn what_is_undone_again_and_again_is_written_ever_more_slowly() {
+async fn r6b_reverted_writes_are_delayed() {
     // Also if no response confirms the write.
     for ((verb, wanted), is_garbled) in VERBS.into_iter().flat_map(|it| [(it, false), (it, true)]) {
         let server = Server::default();
