@@ -173,59 +173,37 @@ fn links_lead_somewhere() {
     }
 }
 
-/// Each test that `make test` leaves out is in the list of those, with its reason and with what runs it, which has it among what it
-/// asks for: a name that nothing has is no error to cargo.
+/// CI runs every ignored test. Cargo does not report a filter that matches no test.
 #[test]
-fn what_is_ignored_is_listed_with_what_runs_it() {
-    let mut ignored = BTreeMap::<_, Vec<String>>::new();
+fn ci_runs_every_ignored_test() {
+    let scripts = [".ci/run", "Makefile", "tests/node/e2e.sh"]
+        .map(|path| fs::read_to_string(root().join(path)).unwrap());
+    let lines = scripts.iter().flat_map(|script| script.lines());
+    let runs = lines.filter_map(|line| Some(line.split_once(" --ignored ")?.1));
+    let runs = runs.filter_map(|run| run.split(" --skip ").next());
+    let filters: Vec<_> = runs
+        .flat_map(str::split_whitespace)
+        .map(|word| word.trim_end_matches('\''))
+        .filter(|word| word.len() > 4)
+        .collect();
     let folders = ["tests", "src", "crates"].map(|folder| sources(&root().join(folder)));
+    let mut ignored = 0;
     for path in folders.into_iter().flatten() {
-        let name = path.file_name().unwrap().to_str().unwrap();
+        let module = path.file_stem().unwrap().to_str().unwrap();
         let text = fs::read_to_string(&path).unwrap();
-        let lines: Vec<_> = text.lines().map(str::trim).collect();
-        for (number, line) in lines.iter().enumerate() {
-            let Some(reason) = line.strip_prefix("#[ignore") else {
+        let mut lines = text.lines().map(str::trim);
+        while let Some(line) = lines.next() {
+            if !line.starts_with("#[ignore") || line.contains("another test runs it") {
                 continue;
-            };
-            let reason = reason.trim_matches(|c| " =\"]".contains(c)).to_owned();
-            let mut after = lines[number..].iter();
-            let function = after.find_map(|line| line.split_once("fn ")?.1.split_once('('));
-            let module = name.trim_end_matches(".rs");
-            let same = ignored.entry((format!("`{name}`"), reason)).or_default();
-            same.push(format!("{module}::{}", function.unwrap().0));
+            }
+            let name = lines.find_map(|line| line.split_once("fn ")?.1.split_once('('));
+            let test = format!("{module}::{}", name.unwrap().0);
+            let is_run = filters.iter().any(|filter| test.contains(filter));
+            assert!(is_run, "CI does not run {test}");
+            ignored += 1;
         }
     }
-    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
-    let ci = read(".ci/run");
-    let tests = document("tests/README.md");
-    let left_out = &tests.section("What make test leaves out").text;
-    let mut listed = BTreeSet::new();
-    for row in left_out.lines().filter(|line| line.starts_with("| `")) {
-        let cells: Vec<_> = row.split('|').map(str::trim).collect();
-        let &["", file, reason, command, ""] = &cells[..] else {
-            panic!("{row}");
-        };
-        let command = command.trim_matches('`');
-        assert!(ci.contains(command), ".ci/run has no {command}");
-        let row = (file.to_owned(), reason.to_owned());
-        let runs = match command {
-            "make test" => read("Makefile"),
-            "make e2e" => read("tests/node/e2e.sh"),
-            other => other.to_owned(),
-        };
-        let runs = runs
-            .lines()
-            .filter_map(|line| line.split_once(" --ignored "));
-        let names = runs.flat_map(|(_, names)| names.split_whitespace());
-        let names: Vec<_> = names.filter(|name| name.len() > 4).collect();
-        for test in ignored.get(&row).into_iter().flatten() {
-            let is_asked_for = names.iter().any(|name| test.contains(*name));
-            let is_run = is_asked_for || reason == "another test runs it";
-            assert!(is_run, "{command} runs no {test}");
-        }
-        listed.insert(row);
-    }
-    assert_eq!(listed, ignored.into_keys().collect());
+    assert!(ignored > 20, "{ignored}");
 }
 
 /// The versions of Kubernetes that are documented are those that are pinned, and of which `doctor` does not warn; `check` tests one,

@@ -137,12 +137,12 @@ change() {
   git rm --quiet tests/tools/fork.sh tests/fork.sh
   sed -i -e '/^fork:/,/^$/d' -e '/^\.PHONY/s/ fork / /' Makefile
   sed -i '/fork\.sh/d' .ci/run
-  sed -i '/fork\.sh/,+1d' tests/README.md
+  sed -i '/fork\.sh/d' tests/README.md
   perl -0pi -e 's/^    \(\n? *"make fork.*?\),\n//msg' tests/manifests/docs/commands.rs
   perl -0pi -e 's/^## A fork\n.*?(?=^### A newer)//ms; s/^##(?=# A newer)//m; s/^.*\(#a-fork\).*\n//m' docs/make-it-yours.md
   perl -0pi -e 's/(?<=^## Unreleased\n\n).*//ms' CHANGELOG.md
   git grep -lz api-approved -- '*.rs' | xargs -0 sed -i '/api-approved/d'
-  sed -i 's/; annotated as a `\*\.k8s\.io` group must be//' tests/README.md
+  sed -i 's/ The CRD has the annotation that a `\*\.k8s\.io` group needs\.//' docs/guarantees.md
   sed -i '/^# A Foo is what/,+1d' Cargo.toml
   # A plain word may well be in the runtime, which a test looks for the kind in; an API group may not.
   if git grep -qi "$lower" -- crates/runtime/{src,Cargo.toml}; then
