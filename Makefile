@@ -11,7 +11,7 @@ help: ## this list
 demo: ## watch a Foo live on a real API server (DEMO_CLUSTER=current: on yours)
 	tests/demo.sh
 
-test: test-built ## every check and test, but for those that tests/README.md lists as left out (KUBERNETES=1.33: the tests, on an API server of that version)
+test: test-built ## every check and test, except those that tests/README.md lists as left out (KUBERNETES=1.33: the tests, on an API server of that version)
 	$(MAKE) --jobs 3 test-real $(if $(KUBERNETES),,test-units test-simulated)
 
 # All of it that is no test: the checks of the code, and what the tests run.
