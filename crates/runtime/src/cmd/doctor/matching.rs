@@ -29,7 +29,7 @@ pub struct Write {
 }
 
 impl Write {
-    /// Returns the resource as RBAC and kubectl name it, such as `foos/status`.
+    /// Returns the resource as RBAC and kubectl name it, such as `deployments/status`.
     pub fn resource(&self) -> String {
         let slash = if self.subresource.is_empty() { "" } else { "/" };
         format!("{}{slash}{}", self.plural, self.subresource)
