@@ -1,5 +1,5 @@
-//! All integration tests, in one program: what they share is built and linked once. The tests of one file are run
-//! by its name: `cargo test --test integration scenarios::`. README.md beside this has the other commands.
+//! All integration tests, in one program: what they share is built and linked once. What each file proves is in README.md
+//! beside this; those of one file are run by its name: `cargo test --test integration scenarios::`.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
