@@ -1,5 +1,5 @@
-//! Webhooks of somebody else's that hang in one namespace, are slow or refuse: what the controller writes lands as kubectl's does,
-//! no other namespace is slower for it, and the Foo reports what is in the way.
+//! Webhooks of other owners that hang, are slow or deny requests. The controller's writes succeed wherever kubectl's do, other
+//! namespaces are not delayed, and the Foo reports the failure.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
     webhooks::{Does, Webhook},
 };
 
-/// What any webhook is that fails open, with all else left out.
+/// Fails open and has the default timeout of 10 s.
 const HANGS: Webhook = Webhook {
     resources: "apps/v1/deployments",
     does: Does::Hangs,
@@ -23,7 +23,7 @@ const HANGS: Webhook = Webhook {
     fails_open: true,
 };
 
-/// A controller that leads, with the settings that ship.
+/// Starts a controller with the default settings and a released Lease.
 async fn leader(cluster: &Cluster, lease_namespace: &str, args: &[&str]) -> Controller {
     cluster
         .release_lease(lease_namespace, "foo-controller")
@@ -42,12 +42,12 @@ fn run(cluster: &Cluster, lease_namespace: &str, args: &[&str]) -> Controller {
     })
 }
 
-/// Foos of a namespace with a webhook that hangs get their Deployments as kubectl does, and those of another one are as quick as
-/// they were before.
+/// In a namespace whose webhook hangs, a Foo gets its Deployment as fast as kubectl creates one. Foos of another namespace are
+/// as fast as before.
 #[tokio::test]
 async fn q7_a_webhook_that_hangs_and_fails_open_holds_up_its_namespace_alone() {
     const FOOS: usize = 60;
-    /// Less than a request that hangs holds up anything, and more than a busy machine does.
+    /// Lower bound of the limit: below the delay that a hanging request would cause, above the noise of a busy machine.
     const FLOOR: Duration = Duration::from_secs(2);
     let cluster = audited_alone().await;
     let client = cluster.client().await;
@@ -68,7 +68,7 @@ async fn q7_a_webhook_that_hangs_and_fails_open_holds_up_its_namespace_alone() {
         let name = ["foo-000".to_owned()];
         let begun = Instant::now();
         create(&client, &slow, &name).await;
-        // More of them than there are workers.
+        // More Foos than workers.
         create(&client, &slow, &names("more", 5)).await;
         owned(&client, &slow, "foo-000", "foo-000").await;
         begun.elapsed()
@@ -80,7 +80,7 @@ async fn q7_a_webhook_that_hangs_and_fails_open_holds_up_its_namespace_alone() {
         begun.elapsed()
     };
     let others = async {
-        // A namespace that begins to hang holds up others for a second.
+        // A namespace that starts to hang may delay others for a second.
         sleep(Duration::from_secs(2)).await;
         one_by_one("during", Duration::from_millis(120)).await;
     };
@@ -111,7 +111,7 @@ async fn owned_all(client: &Client, namespace: &str, names: &[String]) {
     }
 }
 
-/// Each kind of webhook in a namespace of its own.
+/// Runs each webhook in its own namespace. A write either succeeds, or its failure is in the Foo's status.
 #[tokio::test]
 async fn r4d_write_past_a_failing_webhook_succeeds_or_is_reported() {
     let cluster = audited().await;
@@ -211,7 +211,7 @@ async fn r4d_write_past_a_failing_webhook_succeeds_or_is_reported() {
     }
 }
 
-/// Many times what a webhook takes.
+/// A multiple of the webhook timeout of 10 s.
 const LATE: Duration = Duration::from_mins(1);
 
 async fn written(client: &Client, namespace: &str, reason: &str) {
@@ -222,8 +222,8 @@ async fn written(client: &Client, namespace: &str, reason: &str) {
     .await;
 }
 
-/// Hazard H6: a webhook that hangs on leases, which takes less than half of `renew_deadline`, costs no leadership. One that takes
-/// longer does, and the log names the cause; with the longer lease that the documentation has for it, a replica leads.
+/// A webhook on leases that takes less than half of `renew_deadline` does not end the leadership. A slower one does, and the
+/// log names it. With the longer lease of the documentation, a replica leads in spite of it.
 #[tokio::test]
 async fn h6_a_webhook_on_leases_that_takes_long_is_named_in_the_log() {
     let cluster = audited().await;
@@ -240,7 +240,7 @@ async fn h6_a_webhook_on_leases_that_takes_long_is_named_in_the_log() {
         let args = [&["--namespace", &namespace], args].concat();
         let controller = run(cluster, &namespace, &args);
         controller.wait_for_log("gained the lease").await;
-        // It is renewed, too.
+        // The renewals succeed, too.
         let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
         let renewed = async || {
             let lease = leases.get("foo-controller").await.unwrap();

@@ -1,4 +1,4 @@
-//! File descriptors: a replica with many namespaces has a connection for each watch, and the kubelet's probes need one, too.
+//! File descriptors: every watch of a namespace has its own connection, and probes of the kubelet need descriptors as well.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -15,10 +15,10 @@ use crate::{
     foos::{DEADLINE, audited, converged, create, names},
 };
 
-/// The kubelet's default for a probe.
+/// Default timeout of a kubelet probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Starts the controller with these soft and hard limits.
+/// Starts the controller with the given soft and hard limits.
 fn start(cluster: &Cluster, soft: u64, hard: u64, args: &[String]) -> Controller {
     let maximum = getrlimit(Resource::Nofile).maximum;
     assert!(maximum.is_none_or(|maximum| maximum >= hard), "{maximum:?}");
@@ -52,7 +52,7 @@ async fn assert_alive(addr: SocketAddr) {
     assert!(answer.contains(" 200 "), "{answer}");
 }
 
-/// The soft limit is no limit: it is raised to the hard one.
+/// The controller raises the soft limit to the hard limit.
 #[tokio::test(flavor = "multi_thread")]
 async fn more_namespaces_are_watched_than_the_soft_limit_allows() {
     let cluster = audited().await;
@@ -69,13 +69,13 @@ async fn more_namespaces_are_watched_than_the_soft_limit_allows() {
     assert!(metrics.contains("\nprocess_max_fds 1024\n"), "{metrics}");
 }
 
-/// Where even the hard limit is too low, some namespaces are served, a warning names the others, and probes are answered all
-/// the time.
+/// If the hard limit is too low, the controller serves some namespaces and logs a warning that names the others. Probes succeed
+/// all the time.
 #[tokio::test(flavor = "multi_thread")]
 async fn probes_are_answered_where_the_limit_is_too_low_for_all_namespaces() {
     let cluster = audited().await;
     let client = cluster.client().await;
-    // The first by name.
+    // First by name, so that it is served.
     let namespace = cluster.namespace("a").await;
     let mut namespaces = names("too-many", 2000);
     namespaces.push(namespace.clone());
@@ -109,7 +109,7 @@ async fn probes_are_answered_where_the_limit_is_too_low_for_all_namespaces() {
     assert_eq!(controller.logged("Too many open files"), 0);
 }
 
-/// A crowd of clients that send nothing cannot use up the descriptors either.
+/// Idle clients cannot use up the descriptors either.
 #[tokio::test(flavor = "multi_thread")]
 async fn probes_are_answered_where_idle_clients_have_all_descriptors() {
     const LIMIT: u64 = 64;
@@ -120,7 +120,7 @@ async fn probes_are_answered_where_idle_clients_have_all_descriptors() {
     let mut crowd = Vec::new();
     for _ in 0..LIMIT * 2 {
         let socket = TcpSocket::new_v4().unwrap();
-        // Another peer than the kubelet.
+        // Not the address that the probes come from.
         socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
         crowd.push(socket.connect(addr).await.unwrap());
         assert_alive(addr).await;

@@ -1,7 +1,7 @@
-//! Leader election against a real API server, with a proxy in between that makes each hazard happen.
+//! Leader election against a real API server. A proxy in between causes each hazard.
 //!
-//! The hazard tests run twice: with the lease guard, where the hazard does no harm, and on the bare crate, where it must
-//! show, or the test proves nothing.
+//! Most hazard tests run twice: with the lease guard, where the hazard is harmless, and with the bare crate, where it must
+//! cause harm. Otherwise the test would prove nothing.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,11 +23,11 @@ use crate::{
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const CALL: Duration = Duration::from_secs(5);
-/// A lease that tests can wait for.
+/// Lease duration short enough for a test to wait for.
 const SHORT: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(15);
 
-/// A namespace, and in it the Lease `l`.
+/// A namespace with the Lease `l`.
 struct Arena {
     namespace: String,
     leases: Api<Lease>,
@@ -55,7 +55,7 @@ impl Arena {
             .unwrap();
     }
 
-    /// Puts a Lease there that can be taken at once.
+    /// Writes a Lease that is free.
     async fn released(&self) {
         self.put(spec("", SHORT, Duration::from_mins(1))).await;
     }
@@ -97,7 +97,7 @@ impl Arena {
     }
 }
 
-/// What a Lease says whose holder renewed it `ago` by its own clock.
+/// Spec of a Lease whose holder renewed it `ago` by its own clock.
 fn spec(holder: &str, duration: Duration, ago: Duration) -> Value {
     let renewed = format!("{:.6}", Timestamp::now() - ago);
     json!({
@@ -115,12 +115,12 @@ struct Candidate {
 type Tried = Result<LeaseLockResult, Error>;
 
 impl Candidate {
-    /// Whether one attempt made the crate say to this candidate that it leads.
+    /// Makes one attempt. Returns whether the crate reports leadership.
     async fn tries(&self) -> bool {
         acquired(&self.lock.try_acquire_or_renew().await)
     }
 
-    /// Tries until the Lease is this candidate's.
+    /// Retries until this candidate holds the Lease.
     async fn acquires(&self) {
         eventually(DEADLINE, "the lease is acquired", async || {
             let tried = self.lock.try_acquire_or_renew().await;
@@ -129,7 +129,7 @@ impl Candidate {
         .await;
     }
 
-    /// Begins an attempt whose write is held on its way to the API server.
+    /// Starts an attempt. The proxy holds its write before the API server.
     async fn tries_slowly(&self) -> (JoinHandle<Tried>, Held) {
         self.slowly("patch").await
     }
@@ -143,7 +143,8 @@ impl Candidate {
     }
 }
 
-/// The crate takes a Lease that it created for its own; the election checks whether the answer says so.
+/// Returns whether the response names a holder. The crate also reports a Lease that it has just created as acquired, even
+/// without a holder.
 fn acquired(tried: &Tried) -> bool {
     let Ok(LeaseLockResult::Acquired(lease)) = tried else {
         return false;
@@ -202,7 +203,7 @@ async fn h3_a_renewal_that_lands_late_does_not_age_the_lease_of_another() {
         let [a, b, c] = &candidates;
         let (_, late) = a.tries_slowly().await;
         b.acquires().await;
-        // Until a's renewal is older than the lease.
+        // Until the renewal of `a` is older than the lease duration.
         for _ in 0..8 {
             tokio::time::sleep(SHORT / 4).await;
             assert!(b.tries().await);
@@ -217,7 +218,7 @@ async fn h3_a_renewal_that_lands_late_does_not_age_the_lease_of_another() {
 
 #[tokio::test]
 async fn h3_kube_by_itself_sends_a_renewal_again_and_again() {
-    // The remedy is one flag, which `run` sets whatever it is given: see tests/takeover.rs.
+    // The remedy is the flag `default_retry`, which `run` always clears: see tests/takeover.rs.
     let arena = Arena::new().await;
     let proxy = Proxy::start(arena.config.clone()).await;
     proxy.on("*", "*").answer(Answer::json(503, ""));
@@ -356,7 +357,7 @@ async fn h9_an_identity_fits() {
 
 #[tokio::test]
 async fn h10_one_of_two_creates_the_lease_and_it_is_neithers() {
-    // The API server sees to it; to the loop a conflict is no more than an attempt that failed.
+    // The API server prevents two creations. For the loop, the conflict is a failed attempt.
     let arena = Arena::new().await;
     let (a, b) = (
         arena.candidate("a", SHORT, true).await,
@@ -381,7 +382,7 @@ async fn h11_a_renewal_that_changes_nothing_is_a_failure() {
         arena.put(spec("a", LONG, Duration::ZERO)).await;
         let a = arena.candidate("a", LONG, guard).await;
         a.leases.get("l").await.unwrap();
-        // As a renewal by a clock that stands still: the guard dates each by the host's, which goes on here.
+        // Like a renewal by a stopped clock. The guard would date its own renewals by the host's clock, which runs here.
         let patch = Patch::Merge(json!({"spec": {"holderIdentity": "a"}}));
         let renewed = a.leases.patch("l", &PatchParams::default(), &patch).await;
         assert_eq!(renewed.is_ok(), !guard, "guard: {guard}");
@@ -407,7 +408,7 @@ async fn h12_a_renewal_of_a_lease_that_another_has_created_anew_is_none() {
     }
 }
 
-/// Of whose term `b` may not have seen the end when it reads the Lease for the first time.
+/// When `b` reads the Lease for the first time, it cannot know whether the previous term has ended.
 #[tokio::test]
 async fn h12_a_lease_that_was_deleted_is_not_taken_at_once_by_who_never_saw_it() {
     for guard in [true, false] {
@@ -423,7 +424,7 @@ async fn h12_a_lease_that_was_deleted_is_not_taken_at_once_by_who_never_saw_it()
     }
 }
 
-/// A creation is made on no condition but that there is none.
+/// A creation has no precondition except that no Lease exists.
 #[tokio::test]
 async fn h12_a_creation_that_lands_late_makes_nobody_the_holder() {
     for guard in [true, false] {
@@ -434,7 +435,7 @@ async fn h12_a_creation_that_lands_late_makes_nobody_the_holder() {
         );
         let (created, late) = a.slowly("create").await;
         b.acquires().await;
-        // While b leads.
+        // While `b` leads.
         arena.delete().await;
         assert_eq!(late.pass().await, 201);
         assert_eq!(acquired(&created.await.unwrap()), !guard);
@@ -458,8 +459,8 @@ async fn h15_a_lease_whose_duration_somebody_shortens_is_left_to_its_holder() {
     }
 }
 
-/// All that the API server lets somebody write; a duration of decades, which is waited for, but no longer than an hour, is in the
-/// runtime's tests, on paused time.
+/// Extreme values that the API server accepts. A duration of decades is tested in the runtime with paused time; the wait for it
+/// is capped at 1 h.
 #[tokio::test]
 async fn h16_a_lease_with_values_that_the_crate_does_not_get_past_can_be_taken() {
     for (field, value) in [
@@ -471,7 +472,7 @@ async fn h16_a_lease_with_values_that_the_crate_does_not_get_past_can_be_taken()
         let arena = Arena::new().await;
         let mut spec = spec("", SHORT, Duration::from_mins(1));
         spec[field] = value;
-        // As anybody can write it who does not parse it first.
+        // A client that does not parse the Lease can write these values.
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": "l", "namespace": arena.namespace}, "spec": spec,
@@ -479,7 +480,7 @@ async fn h16_a_lease_with_values_that_the_crate_does_not_get_past_can_be_taken()
         let (create, lease) = (["create", "-f", "-"], lease.to_string());
         shared().kubectl_stdin(&create, &lease).await.success();
         let bare = arena.candidate("b", SHORT, false).await.lock;
-        // In a task, because the crate may count beyond what is a number.
+        // In a task, because the crate may panic on an overflow.
         let bare = tokio::spawn(async move { bare.try_acquire_or_renew().await });
         let taken = bare.await.is_ok_and(|tried| acquired(&tried));
         assert!(!taken, "or the check is needless: {spec}");

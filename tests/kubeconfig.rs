@@ -1,6 +1,6 @@
-//! Kubeconfigs and certificates: the controller accepts those of kubectl, or logs one line with the cause. kubectl and the
-//! controller load each of them, and send a request to one API server with a certificate of each kind. docs/operations.md has
-//! the same table.
+//! Kubeconfigs and certificates: the controller accepts those that kubectl accepts, or logs one line with the cause. kubectl
+//! and the controller load each of them, and send a request to one API server with each type of certificate. docs/operations.md
+//! has the same table.
 
 use std::{
     error::Error,
@@ -26,26 +26,26 @@ use crate::foos::audited_alone;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// How many are tried at once.
+/// Rows that run concurrently.
 const AT_ONCE: usize = 4;
 
-/// One kind of kubeconfig or certificate, as a row of the docs' table.
+/// One type of kubeconfig or certificate: a row of the table in docs/operations.md.
 struct Row {
     what: &'static str,
-    /// Whether kubectl takes it.
+    /// Whether kubectl accepts it.
     kubectl: bool,
-    /// The controller's words where it does not.
+    /// Part of the controller's error message, if the controller rejects it.
     refused: Option<&'static str>,
     given: Given,
 }
 
 /// Makes a kubeconfig from a valid one.
 enum Given {
-    /// It is changed.
+    /// Changes its content.
     Changed(fn(&Here, &mut Value)),
-    /// It is written in another way.
+    /// Changes its encoding.
     Text(fn(&str) -> Vec<u8>),
-    /// There are several files, and `$KUBECONFIG` names them.
+    /// Makes several files, and returns the value of `$KUBECONFIG`.
     Files(fn(&Here, Value) -> String),
 }
 
@@ -87,7 +87,7 @@ const fn controller_alone(what: &'static str, given: Given) -> Row {
     }
 }
 
-/// The folders of one kubeconfig and of the certificates.
+/// Directories of one kubeconfig and of the certificates.
 struct Here {
     folder: PathBuf,
     certificates: PathBuf,
@@ -105,7 +105,7 @@ impl Here {
         self.certificates.join(name).display().to_string()
     }
 
-    /// A plugin that prints this if the command `needs` succeeds.
+    /// Writes an exec plugin that prints this value if the command `needs` succeeds.
     fn plugin(&self, needs: &str, prints: &Value) -> Value {
         self.write("printed", prints.to_string());
         let script = format!("#!/bin/sh\ncd \"$(dirname \"$0\")\" && {needs} && cat printed\n");
@@ -126,14 +126,14 @@ fn user(config: &mut Value) -> &mut Value {
     &mut config["users"][0]["user"]
 }
 
-/// The API server presents the certificate `name`, and `ca` is in the bundle.
+/// Makes the API server present the certificate `name`, with `ca` in the CA bundle.
 fn served(here: &Here, config: &mut Value, name: &str, ca: &str) {
     let cluster = cluster(config);
     cluster["tls-server-name"] = format!("{name}.test").into();
     cluster["certificate-authority"] = here.pem(&format!("{ca}.crt")).into();
 }
 
-/// The user has the client certificate `name`.
+/// Gives the user the client certificate `name`.
 fn client(here: &Here, config: &mut Value, name: &str) {
     *user(config) = json!({
         "client-certificate": here.pem(&format!("{name}.crt")),
@@ -146,7 +146,7 @@ fn base64(file: &str) -> String {
     STANDARD.encode(fs::read(file).unwrap())
 }
 
-/// Replaces the name of a file by its content.
+/// Removes the path of a file, and returns the file's content.
 fn inline(part: &mut Value, key: &str) -> String {
     let file = part[key].take();
     part.as_object_mut().unwrap().remove(key);
@@ -161,7 +161,7 @@ fn token(config: &Value) -> Value {
     config["users"][0]["user"]["token"].clone()
 }
 
-/// The user has an exec plugin that prints the token that the user had, and `change` changes it.
+/// Gives the user an exec plugin that prints the user's token. `change` modifies the plugin's configuration.
 fn exec(here: &Here, config: &mut Value, needs: &str, change: fn(&mut Value)) {
     let mut plugin = here.plugin(needs, &credential(&json!({ "token": token(config) })));
     change(&mut plugin);
@@ -375,7 +375,7 @@ const ROWS: &[Row] = &[
     neither("a client certificate that has expired", "Unauthorized", Changed(|here, config| client(here, config, "client-expired"))),
 ];
 
-/// The certificates that the API server presents, by name.
+/// Names of the certificates that the API server presents.
 const SERVERS: [&str; 23] = [
     "p256",
     "p384",
@@ -452,7 +452,7 @@ async fn what_kubectl_takes_the_controller_takes_or_explains() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Returns the difference to the row.
+/// Returns the difference between the results and the row.
 async fn try_row(row: &Row, mut here: Here, mut base: Value, kubectl: &Path) -> Option<String> {
     let folder: TempDir = tempfile::tempdir().unwrap();
     here.folder = folder.path().to_owned();
@@ -498,7 +498,7 @@ async fn try_row(row: &Row, mut here: Here, mut base: Value, kubectl: &Path) -> 
     }
 }
 
-/// The same request by the controller's client, and the innermost error.
+/// Sends the same request with the controller's client. Returns the innermost error.
 async fn get(kubeconfig: &str) -> Result<(), String> {
     let innermost = |error: &dyn Error| {
         let mut error = error;
@@ -526,7 +526,7 @@ async fn get(kubeconfig: &str) -> Result<(), String> {
     }
 }
 
-/// The table of the docs, row by row.
+/// The table of the documentation has the same rows.
 #[test]
 fn the_docs_have_the_same_table() {
     let rows = ROWS.iter().map(|row| {

@@ -1,5 +1,5 @@
-//! All integration tests, in one program: what they share is built and linked once. What each file proves is in README.md
-//! beside this; those of one file are run by its name: `cargo test --test integration scenarios::`.
+//! Integration tests, linked into one program so that shared code is built once. README.md in this folder lists what each file
+//! proves. To run one file: `cargo test --test integration scenarios::`.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -8,7 +8,7 @@
     reason = "a test fails by panicking, and says what it measured"
 )]
 
-// What tests stand on.
+// Support code.
 mod cluster;
 mod collector;
 mod controller;

@@ -1,4 +1,4 @@
-//! Retries after the cause of a failure is removed, by a user or by another CRD. The controller and the API server are real.
+//! Retries after a user or a new CRD has removed the cause of a failure. Runs the real controller on a real API server.
 
 use std::time::Instant;
 
@@ -16,24 +16,24 @@ use crate::{
     foos::{DEADLINE, audited, create, events, foo, not_ready, owned, requests, subject},
 };
 
-/// Delays that no test waits for.
+/// Retry delays longer than the test's timeout.
 const NO_RETRY: [&str; 4] = ["--backoff-initial", "1h", "--backoff-max", "1h"];
 
-/// Keeps all Deployments out of the namespace.
+/// Makes a quota reject all Deployments of the namespace.
 async fn refuse(client: &Client, namespace: &str) {
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), namespace);
     let none = json!({ "count/deployments.apps": "0" });
     let quota = json!({ "metadata": { "name": "none" }, "spec": { "hard": none } });
     let quota = serde_json::from_value(quota).unwrap();
     quotas.create(&PostParams::default(), &quota).await.unwrap();
-    // In place of the quota controller.
+    // Normally written by the quota controller.
     let status = json!({ "status": { "hard": none, "used": none } });
     let (params, status) = (PatchParams::default(), Patch::Merge(&status));
     let patched = quotas.patch_status("none", &params, &status).await;
     patched.unwrap();
 }
 
-/// Lets them in, and waits until the API server does.
+/// Removes the quota, and waits until the API server accepts Deployments.
 async fn allow(client: &Client, namespace: &str) {
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), namespace);
     let params = DeleteParams::default();
@@ -62,8 +62,7 @@ async fn allow(client: &Client, namespace: &str) {
     .await;
 }
 
-/// An annotation or a label on a refused Foo causes a retry at once, however long its delay is. The status that the controller
-/// writes causes none.
+/// A new annotation or label on a rejected Foo causes a retry without delay. The controller's own status write does not.
 #[tokio::test]
 async fn q3c_annotation_retries_a_rejected_foo() {
     let cluster = audited().await;
@@ -95,7 +94,7 @@ async fn q3c_annotation_retries_a_rejected_foo() {
     assert_eq!(tries(), before, "nobody has asked for this one");
 }
 
-/// Without an annotation, a resync retries the Foo after ten periods.
+/// Without a change, a resync retries the Foo after at most ten intervals.
 #[tokio::test]
 async fn q3d_rejected_foo_waits_for_at_most_ten_resyncs() {
     let cluster = audited().await;
@@ -113,8 +112,8 @@ async fn q3d_rejected_foo_waits_for_at_most_ten_resyncs() {
     println!("after {:?}", begun.elapsed());
 }
 
-/// The CRD of kubernetes/sample-controller (`crd-status-subresource.yaml`), which prunes all of our status but the count; and where it
-/// has `subresources`.
+/// The CRD of kubernetes/sample-controller (`crd-status-subresource.yaml`) with the given `subresources`. It prunes our status
+/// except `availableReplicas`.
 pub fn reference_crd(subresources: &Value) -> Value {
     let spec = json!({ "type": "object", "properties": {
         "deploymentName": { "type": "string" },
@@ -146,7 +145,7 @@ pub fn reference_crd(subresources: &Value) -> Value {
     })
 }
 
-/// Applies a CRD, and waits until the API server has it.
+/// Applies a CRD, and waits until it is established.
 pub async fn install(cluster: &Cluster, crd: &Value) {
     let crd = crd.to_string();
     let applied = cluster.kubectl_stdin(&["apply", "-f", "-"], &crd).await;
@@ -161,8 +160,8 @@ pub async fn install(cluster: &Cluster, crd: &Value) {
     cluster.kubectl_stdin(&wait, &crd).await.success();
 }
 
-/// A status that a CRD pruned, or has no subresource for, is written as soon as the CRD changes, each time. A change that adds a version
-/// causes no write.
+/// A status that was pruned, or had no subresource, is written each time the CRD changes. An additional version causes no
+/// write.
 #[tokio::test]
 async fn i6b_pruned_status_is_written_when_the_crd_changes() {
     let cluster = Cluster::start(Options {
@@ -180,7 +179,7 @@ async fn i6b_pruned_status_is_written_when_the_crd_changes() {
     for foo in [&fine, &nameless] {
         foos.create(&PostParams::default(), foo).await.unwrap();
     }
-    // The program first; and no retry, and no resync, that would do.
+    // The narrow CRD was installed before the program started. Neither retries nor resyncs can write the status in time.
     let args = [
         &["--namespace", &*namespace, "--resync", "1h"][..],
         &NO_RETRY,
@@ -227,7 +226,7 @@ async fn i6b_pruned_status_is_written_when_the_crd_changes() {
     };
     widened(1).await;
     for number in 2..4 {
-        // Narrower, or, the second time, without the subresource.
+        // The second time without the subresource.
         let narrow = reference_crd(if number == 2 { &status } else { &subresources });
         let before = statuses();
         install(&cluster, &narrow).await;
@@ -242,7 +241,7 @@ async fn i6b_pruned_status_is_written_when_the_crd_changes() {
         .await;
         widened(number).await;
     }
-    // A version more is no reason to write anything.
+    // An additional version is no reason for a write.
     let mut versions = serde_json::to_value(foo_controller::api::crd()).unwrap();
     let mut more = versions["spec"]["versions"][0].clone();
     (more["name"], more["storage"]) = ("v1beta1".into(), false.into());

@@ -1,4 +1,4 @@
-//! The limit on rollouts, with the real Deployment controller.
+//! The limit on concurrent rollouts, with the real Deployment controller.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,6 @@ const LIMIT: usize = 3;
 const NEXT: &str = "nginx:next";
 
 impl Scene {
-    /// The Foos, by name.
     async fn foos(&self) -> BTreeMap<String, Value> {
         let list = self.get("foos").await;
         let items = list["items"].as_array().unwrap().iter();
@@ -27,7 +26,7 @@ impl Scene {
         named.collect()
     }
 
-    /// The names of the Deployments that have the next image.
+    /// Returns the names of the Deployments with the new image.
     async fn with_next_image(&self) -> Vec<String> {
         let list = self.get("deployments").await;
         let mut items = list["items"].as_array().unwrap().clone();
@@ -36,7 +35,8 @@ impl Scene {
         names.map(|name| name.unwrap().to_owned()).collect()
     }
 
-    /// Has a node port for each pod of the Deployment, or none. A new pod waits until the old one is gone then, which waits for it.
+    /// Assigns a node port to the pods of the Deployment, or removes it. With a port, a rollout blocks: the new pod waits for
+    /// the port of the old pod, and the old pod stays until the new one is ready.
     async fn take_port(&self, name: &str, port: Option<usize>) {
         let ports = match port {
             Some(port) => json!([{ "containerPort": 80, "hostPort": port }]),
@@ -48,7 +48,7 @@ impl Scene {
             .await;
     }
 
-    /// Waits until so many Deployments have the next image, and all others are queued; never more of them.
+    /// Waits until `count` Deployments have the new image and all others are queued. Fails if more than `count` have it.
     async fn rolls_out(&self, count: usize) {
         eventually(DEADLINE, "as many as may roll out do", async || {
             let next = self.with_next_image().await;
@@ -67,8 +67,8 @@ impl Scene {
     }
 }
 
-/// Row R12: another image, whose pods do not start: three of twelve Foos roll out. The others serve, and are scaled; one of them follows as
-/// soon as a rollout is done.
+/// The image changes, but its pods do not start: three of twelve Foos roll out. The others stay Ready and can be scaled. One of
+/// them starts as soon as a rollout completes.
 #[tokio::test]
 async fn r12_another_image_rolls_out_a_few_at_once() {
     let mut scene = Scene::new("rollouts").await;
@@ -94,7 +94,7 @@ async fn r12_another_image_rolls_out_a_few_at_once() {
 
     let next = scene.with_next_image().await;
     let queued = names.iter().find(|name| !next.contains(name)).unwrap();
-    // Of two pods, one does not get the port.
+    // Both pods need the same port, so only one starts.
     for replicas in [2, 1] {
         let count = format!("--replicas={replicas}");
         scene

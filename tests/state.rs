@@ -1,4 +1,4 @@
-//! What a replica says of itself: `/debug/state`, what `doctor` makes of it, and how old its caches are.
+//! A replica's state at `/debug/state`, the output of `doctor` for it, and the age of its caches.
 
 use std::{net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What the Foo fails with whose Deployment is somebody else's.
+/// Error of a Foo whose Deployment is controlled by another owner.
 const ERROR: &str = "Resource \"taken\" already exists and is not managed by Foo";
 
 async fn get(addr: SocketAddr, path: &str) -> (String, String) {
@@ -39,7 +39,7 @@ async fn state(controller: &Controller) -> Value {
     serde_json::from_str(&body).unwrap()
 }
 
-/// The state once this is so.
+/// Polls the state until `so` returns true.
 async fn state_until(controller: &Controller, what: &str, so: impl Fn(&Value) -> bool) -> Value {
     eventually(DEADLINE, what, async || {
         let state = state(controller).await;
@@ -48,7 +48,7 @@ async fn state_until(controller: &Controller, what: &str, so: impl Fn(&Value) ->
     .await
 }
 
-/// What `doctor` prints of the replica at this address, as `grade check: text`.
+/// Returns the lines of `doctor` about the replica at this address, as `grade check: text`.
 async fn doctor(kubeconfig: &Path, namespace: &str, addr: SocketAddr) -> Vec<String> {
     let mut command = bound_command(env!("CARGO_BIN_EXE_foo-controller"));
     command
@@ -71,7 +71,7 @@ async fn doctor(kubeconfig: &Path, namespace: &str, addr: SocketAddr) -> Vec<Str
         .collect()
 }
 
-/// Says whether each of these lines begins and ends so.
+/// Fails unless each line has the expected beginning and end.
 fn are(lines: &[String], expected: &[(&str, &str)]) {
     let so = |(line, (begin, end)): (&String, &(&str, &str))| {
         line.starts_with(begin) && line.ends_with(end)
@@ -94,7 +94,7 @@ fn replica(cluster: &Cluster, namespace: &str, pod: &str) -> Controller {
     })
 }
 
-/// The state of the first replica, which leads, and of whose Foos one fails.
+/// Checks the state of the first replica, which leads. One of its Foos fails.
 fn is_of_the_leader(leads: &Value, namespace: &str) {
     assert_eq!(leads["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(leads["identity"], "first_1");
@@ -117,7 +117,7 @@ fn is_of_the_leader(leads: &Value, namespace: &str) {
     assert_eq!(failing["error"], ERROR);
 }
 
-/// Each cache as its kind, its namespace, how many objects are in it, whether it is in sync, and what is wrong.
+/// Returns kind, namespace, number of objects, sync state and error of each cache.
 fn caches(state: &Value) -> Vec<Value> {
     let caches = state["caches"].as_array().unwrap().iter().map(|cache| {
         let version = cache["resourceVersion"].as_str().unwrap();
@@ -128,8 +128,8 @@ fn caches(state: &Value) -> Vec<Value> {
     caches.collect()
 }
 
-/// Who leads says so, with what is in its caches and what fails; who stands by says whom it has seen; and after a hand-over it
-/// is the other way round. `doctor` says the same in a few lines.
+/// The leader reports its caches and failing objects, the standby the holder of the Lease. After a change of leader the roles
+/// are swapped. `doctor` prints the same in a few lines.
 #[tokio::test]
 async fn a_leader_and_a_standby_say_what_they_are_about() {
     let cluster = audited().await;
@@ -188,7 +188,7 @@ async fn a_leader_and_a_standby_say_what_they_are_about() {
     );
 
     assert_eq!(first.stop().await, 0);
-    // Its status says all already, which is nothing to do for a new leader.
+    // The Foo's status is complete, so the new leader would not reconcile it without this change.
     second.wait_for_log("started workers").await;
     let scale = ["scale", "foo", "taken", "--replicas=2"];
     let scale = [&["-n", &*namespace], &scale[..]].concat();
@@ -215,7 +215,7 @@ async fn a_leader_and_a_standby_say_what_they_are_about() {
     );
 }
 
-/// Where it is not asked for, there is none; and who is not there is told as that.
+/// `/debug/state` returns 404 by default, and `doctor` reports that. It also reports a replica that does not run.
 #[tokio::test]
 async fn there_is_no_state_by_default() {
     let cluster = audited().await;
@@ -235,7 +235,7 @@ async fn there_is_no_state_by_default() {
     are(&lines, &[(&begin, hint)]);
 }
 
-/// The age of the cache of this kind, in whichever scope.
+/// Returns the age of this resource type's cache in the first listed scope.
 async fn age(addr: SocketAddr, kind: &str) -> f64 {
     let (_, metrics) = get(addr, "/metrics").await;
     let series = format!("foo_controller_cache_age_seconds{{kind=\"{kind}\",");
@@ -243,7 +243,7 @@ async fn age(addr: SocketAddr, kind: &str) -> f64 {
     line.unwrap().rsplit_once(' ').unwrap().1.parse().unwrap()
 }
 
-/// A cache grows old while its watch hears nothing, whatever there is to hear, and is young again with the first word.
+/// A cache ages while its watch receives nothing, even if objects change. The first message makes it current again.
 #[tokio::test]
 async fn a_cache_is_as_old_as_what_its_watch_heard_last() {
     const OLD: f64 = 3.;

@@ -1,4 +1,4 @@
-//! Standard error that is not read: the work goes on, lost lines are counted, and the process ends in time.
+//! Standard error that is not read: the controller continues to work, counts lost lines, and exits in time.
 
 use std::{
     fs::File,
@@ -24,7 +24,7 @@ use crate::{
 
 const DEADLINE: Duration = Duration::from_mins(1);
 
-/// A controller whose log goes elsewhere, so that its address is not in it.
+/// A controller whose log is not captured. Its address is therefore chosen in advance.
 struct Scene {
     controller: Controller,
     namespace: String,
@@ -35,7 +35,7 @@ impl Scene {
     async fn new(name: &str, with: impl FnOnce(&mut Command)) -> Self {
         let cluster = with_pods().await;
         let namespace = cluster.namespace(name).await;
-        // Free now; nothing else on this machine looks for this port.
+        // This port was free a moment ago, and no other process on this machine is likely to take it.
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         drop(listener);
@@ -70,7 +70,7 @@ impl Scene {
         Ok(answer)
     }
 
-    /// Waits until this many lines are lost, and returns how many are.
+    /// Waits until at least this many lines are lost, and returns their number.
     async fn lost(&self, least: u64) -> u64 {
         eventually(DEADLINE, "lost lines", async || {
             let metrics = self
@@ -90,7 +90,7 @@ impl Scene {
     }
 }
 
-/// A pipe that has no room.
+/// Returns a pipe that is always full.
 fn full_pipe() -> (PipeReader, PipeWriter) {
     let (reader, writer) = pipe().unwrap();
     let mut filler = writer.try_clone().unwrap();
@@ -99,8 +99,8 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
     (reader, writer)
 }
 
-/// A pipe that is full from the first line on, a reader that is gone, and a full disk: Foos get their Deployments, and SIGTERM
-/// ends the process with 0.
+/// Standard error is a full pipe, a pipe without a reader, or a full disk. Foos get their Deployments, and SIGTERM ends the
+/// process with exit code 0.
 #[tokio::test]
 async fn a_log_that_nobody_takes_stops_nothing() {
     let (full, writer) = full_pipe();
@@ -125,7 +125,7 @@ async fn a_log_that_nobody_takes_stops_nothing() {
     drop(full);
 }
 
-/// The second signal ends the process, with running work and a pipe that has no room.
+/// The second signal ends the process in spite of running work and a full pipe.
 #[tokio::test]
 async fn a_second_signal_ends_it_although_the_log_is_stuck() {
     let cluster = with_pods().await;
@@ -142,7 +142,7 @@ async fn a_second_signal_ends_it_although_the_log_is_stuck() {
     foos::create(&client, &scene.namespace, &["held".to_owned()]).await;
     create.arrived().await;
     scene.controller.signal(Signal::TERM);
-    // Two signals at once may be one: it has taken the first when it is not Ready any more.
+    // Two signals in quick succession may be delivered as one. The first was received once the replica is not Ready.
     eventually(DEADLINE, "it stops", async || {
         let ready = scene
             .get("/readyz")
@@ -159,8 +159,8 @@ async fn a_second_signal_ends_it_although_the_log_is_stuck() {
     assert_eq!(scene.controller.exit_code().await, 1);
 }
 
-/// Lines are lost while the pipe is not read, and no more when it is: each line is whole, one line has the number of those that
-/// are missing before it, and the last one is there.
+/// Lines are lost only while the pipe is not read. Each line is complete, a report counts the lines lost before it, and the
+/// last line arrives.
 #[tokio::test]
 async fn a_log_that_is_read_again_reports_what_is_missing() {
     let (reader, writer) = pipe().unwrap();
@@ -171,7 +171,7 @@ async fn a_log_that_is_read_again_reports_what_is_missing() {
     })
     .await;
     scene.works("first", 1).await;
-    // Each request to the API server is some lines.
+    // Each API request logs several lines.
     let mut lost = 0;
     for round in 0..50 {
         if lost == 0 {
@@ -199,7 +199,7 @@ async fn a_log_that_is_read_again_reports_what_is_missing() {
     for line in &lines {
         assert!(line.starts_with("20") && line.contains('Z'), "{line}");
     }
-    // A library traces the end of its own parts later.
+    // A library may trace its shutdown after the last line.
     let end = lines.iter().rev().find(|line| !line.contains(" TRACE "));
     assert!(end.unwrap().contains("INFO stopped"), "{end:?}");
 }

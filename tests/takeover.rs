@@ -1,4 +1,4 @@
-//! Who leads, when leaders leave, die, are cut off or frozen: the election loop as it ships, on a real API server.
+//! Changes of leadership: the leader stops, dies, is cut off or frozen. Runs the real election loop on a real API server.
 #![allow(
     clippy::unchecked_time_subtraction,
     reason = "the times are of one clock, in their order"
@@ -43,7 +43,7 @@ const LEASE: Duration = Duration::from_secs(15);
 const RENEW: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(2);
 
-/// The defaults, divided.
+/// Divisor of the default times.
 #[derive(Clone, Copy)]
 struct Pace(u32);
 
@@ -92,7 +92,7 @@ impl Replica {
         }
     }
 
-    /// Waits until this replica leads, or does not, and returns how long that took.
+    /// Waits until this replica leads, or does not, and returns the elapsed time.
     async fn leads(&mut self, leads: bool, within: Duration) -> Duration {
         let start = Instant::now();
         let changed = timeout(within, self.term.wait_for(|term| term.is_some() == leads)).await;
@@ -111,19 +111,19 @@ impl Replica {
             .is_some_and(|term| term.remaining().is_some())
     }
 
-    /// As SIGTERM does, once the work is drained.
+    /// Like SIGTERM, after the work is drained.
     async fn stop(self) {
         self.stop.send(()).unwrap();
         self.task.await.unwrap();
     }
 
-    /// As SIGKILL does.
+    /// Like SIGKILL.
     fn kill(self) {
         self.task.abort();
     }
 }
 
-/// Waits for the first to lead; nobody else may.
+/// Waits until one replica leads. Fails if a second one does.
 async fn leader(replicas: &mut Vec<Replica>) -> Replica {
     let waits = replicas
         .iter_mut()
@@ -134,7 +134,7 @@ async fn leader(replicas: &mut Vec<Replica>) -> Replica {
     leader
 }
 
-/// A namespace whose Lease `l` can be taken at once.
+/// Returns a namespace with a released Lease `l`.
 async fn namespace() -> (String, kube::Config, Api<Lease>) {
     let namespace = shared().namespace("takeover").await;
     shared().release_lease(&namespace, "l").await;
@@ -182,7 +182,8 @@ async fn a_polite_hand_over_is_not_felt() {
     for round in 3..8 {
         let leader = leader(&mut replicas).await;
         replicas.push(stand(round));
-        // The standbys have read the Lease and watch; one that is just starting would find the Lease by itself.
+        // By now the standbys watch the Lease. A standby that is just starting would find the released Lease with its first
+        // read.
         sleep(RETRY).await;
         let mut term = leader.term.clone();
         leader.stop.send(()).unwrap();
@@ -209,7 +210,7 @@ async fn a_crash_costs_the_lease_and_no_more() {
     let mut waits = Vec::new();
     for round in 3..6 {
         replicas.push(stand(round));
-        // Until the standbys have read it, and the leader has renewed.
+        // By now the standbys have read the Lease, and the leader has renewed it.
         sleep(RETRY / 5 * 2).await;
         leads.kill();
         let start = Instant::now();
@@ -275,7 +276,7 @@ async fn a_leader_that_is_cut_off_fences_itself_before_another_leads() {
     a.leads(true, DEADLINE).await;
     let mut b = Replica::stand(config.clone(), &namespace, "b", Pace(5));
     sleep(RETRY / 5 * 2).await;
-    // The line of a's work is another one, and stays up.
+    // Not through the proxy: the connection for work stays up.
     let fence = FenceLayer::new(a.term.clone(), &Metrics::disconnected(&APP));
     let fenced = ClientBuilder::try_from(config.clone())
         .unwrap()
@@ -298,7 +299,7 @@ async fn a_leader_that_is_cut_off_fences_itself_before_another_leads() {
         .await
         .expect("or the fence is needless");
 
-    // What a had sent arrives now.
+    // Now the API server receives the delayed requests of `a`.
     proxy.resume();
     sleep(LEASE / 5 * 2).await;
     assert!(b.is_leader() && !a.is_leader());
@@ -439,8 +440,8 @@ async fn h6_while_the_api_server_is_frozen_nobody_leads_and_afterwards_somebody_
     leader(&mut replicas).await;
 }
 
-/// The recipe of docs/operations.md for the first start: the first leader starts without the wait for a whole lease, and the recipe
-/// does not change a Lease that exists.
+/// The documented recipe for the first start lets the first leader start without waiting for a full lease. The recipe does not
+/// change an existing Lease.
 #[tokio::test]
 async fn first_leader_takes_the_lease_of_the_documented_recipe_at_once() {
     let docs = include_str!("../docs/operations.md");
@@ -452,7 +453,7 @@ async fn first_leader_takes_the_lease_of_the_documented_recipe_at_once() {
     let lease = recipe.replace("foo-system", &namespace);
     let create = ["create", "-f", "-"];
     cluster.kubectl_stdin(&create, &lease).await.success();
-    // Longer than any test waits.
+    // Longer than the test's timeout.
     let election = ["--leader-election", "--lease-duration", "1h"];
     let places = ["--lease-namespace", &namespace, "--namespace", &namespace];
     let leader = Controller::start(cluster, &[&election[..], &places].concat());
