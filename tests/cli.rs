@@ -1,4 +1,4 @@
-//! The command line from outside: what it refuses, and how it says so; how the layers go over one another.
+//! The command line: rejected input with its messages, and the precedence of the configuration sources.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// The program with nothing in its environment but what a test puts there.
+/// The program with an empty environment.
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_foo-controller"));
     command.env_clear().stdin(Stdio::null());
@@ -21,21 +21,21 @@ fn stderr(output: &Output) -> &str {
     std::str::from_utf8(&output.stderr).unwrap()
 }
 
-/// What the program prints as its configuration.
+/// Returns the output of the `config` command.
 fn config(command: &mut Command) -> String {
     let output = command.arg("config").output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     stdout(&output).to_owned()
 }
 
-/// A file for `--config`.
+/// Writes a file for `--config`.
 fn file(dir: &TempDir, text: &str) -> String {
     let path = dir.path().join("foo.toml");
     std::fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
 }
 
-/// One mistake: where it stands, and the line that the program answers with. `FILE` stands for the file's path.
+/// One mistake: its place, and the line that the program prints. `FILE` stands for the path of the file.
 enum Bad {
     File(&'static str, &'static str),
     Env(&'static str, &'static str, &'static str),
@@ -82,15 +82,15 @@ const BAD: &[Bad] = &[
     File("backoff.qps = inf", "backoff.qps = inf (file FILE, line 1): must be a number from 0.1 to 100000"),
     Flag("--backoff-burst=0", "backoff.burst = 0 (flag --backoff-burst): must be a whole number from 1 to 100000"),
     Flag("--shutdown-timeout=0s", r#"shutdown_timeout = "0s" (flag --shutdown-timeout): must be a duration from 1s to 1h"#),
-    // A Lease is counted in whole seconds (hazard H8).
+    // A Lease stores whole seconds.
     Flag("--lease-duration=900ms", r#"leader_election.lease_duration = "900ms" (flag --lease-duration): must be whole seconds from 1s to 1h"#),
     Flag("--lease-duration=15s 500ms", r#"leader_election.lease_duration = "15s 500ms" (flag --lease-duration): must be whole seconds from 1s to 1h"#),
     Flag("--lease-renew-deadline=0s", r#"leader_election.renew_deadline = "0s" (flag --lease-renew-deadline): must be a duration from 100ms to 1h"#),
     Flag("--lease-retry-period=0s", r#"leader_election.retry_period = "0s" (flag --lease-retry-period): must be a duration from 10ms to 1h"#),
-    // At odds with one another.
+    // Contradictory values.
     Flag("--backoff-initial=30m", r#"backoff.initial = "30m" (flag --backoff-initial): must be at most backoff.max = "1000s" (default)"#),
     Flag("--lease-duration=10s", r#"leader_election.renew_deadline = "10s" (default): must be over 720ms less than leader_election.lease_duration = "10s" (flag --lease-duration)"#),
-    // A write that was let out at the end of the term would still be on its way when the Lease is another's (hazard H19).
+    // Otherwise the last write of a term could still be in flight when another replica takes the Lease.
     Flag("--lease-renew-deadline=14270ms", r#"leader_election.renew_deadline = "14270ms" (flag --lease-renew-deadline): must be over 730ms less than leader_election.lease_duration = "15s" (default)"#),
     Env("FOO_CONTROLLER__LEADER_ELECTION__RENEW_DEADLINE", "2400ms", r#"leader_election.retry_period = "2s" (default): times 1.2 must be less than leader_election.renew_deadline = "2400ms" (environment variable FOO_CONTROLLER__LEADER_ELECTION__RENEW_DEADLINE)"#),
     // Names and addresses.
@@ -125,7 +125,7 @@ const BAD: &[Bad] = &[
     File("workers = ", "file FILE, line 1: not TOML: string values must be quoted, expected literal string"),
 ];
 
-/// Bad configuration ends `run` before it talks to a cluster: exit code 2, nothing on standard output, one line.
+/// Invalid configuration ends `run` before it contacts a cluster: exit code 2, no standard output, one line of error.
 #[test]
 fn bad_input_is_refused_in_one_line() {
     let mut wrong = String::new();
@@ -165,7 +165,7 @@ fn bad_input_is_refused_in_one_line() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-/// All mistakes are reported at once, wherever they are.
+/// All mistakes of all sources are reported together.
 #[test]
 fn all_mistakes_are_reported_at_once() {
     let dir = TempDir::new().unwrap();
@@ -193,7 +193,7 @@ fn all_mistakes_are_reported_at_once() {
     );
 }
 
-/// Misuse of the command line is clap's to explain; the exit code is 2, too.
+/// clap reports usage errors, also with exit code 2.
 #[test]
 fn usage_errors_exit_with_2() {
     for args in [
@@ -214,7 +214,7 @@ fn usage_errors_exit_with_2() {
     }
 }
 
-/// Defaults < file < environment < flags, each with its origin.
+/// Precedence: defaults < file < environment < flags. The origin of each value is printed.
 #[test]
 fn later_layers_go_over_earlier_ones() {
     let dir = TempDir::new().unwrap();
@@ -254,7 +254,8 @@ fn later_layers_go_over_earlier_ones() {
     says("workers = 5  # flag --workers", &mut command);
 }
 
-/// Values that look like another type are what their key wants; what the kubelet injects for a Service is not ours.
+/// A value that looks like another type is parsed as the type of its key. The variables that the kubelet injects for a Service
+/// are ignored.
 #[test]
 fn environment_is_taken_as_meant() {
     let text = config(
@@ -288,7 +289,7 @@ fn environment_is_taken_as_meant() {
     );
 }
 
-/// Every flag reaches its key, and what `config` prints is a file that `--config` takes to the same effect.
+/// Every flag sets its key. `--config` accepts the output of `config`, with the same result.
 #[test]
 fn printed_configuration_can_be_read_back() {
     let flags = [
@@ -356,7 +357,7 @@ fn printed_configuration_can_be_read_back() {
     );
 }
 
-/// The shipped file, given with `--config`, changes nothing.
+/// The shipped file, passed with `--config`, changes nothing.
 #[test]
 fn shipped_file_is_the_defaults() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/foo-controller.toml");
@@ -366,7 +367,7 @@ fn shipped_file_is_the_defaults() {
     );
 }
 
-/// The lines without their origins.
+/// Returns the lines without the origins.
 fn values(config: &str) -> Vec<&str> {
     config
         .lines()
@@ -411,8 +412,8 @@ fn version_is_the_crates() {
     );
 }
 
-/// What the package installs beside the program (`nix/share`): each shell takes its completions, and offers by them what there
-/// is; man renders the page, and finds nothing wrong with it.
+/// Files that the package installs beside the program (`nix/share`). Each shell loads its completions and offers the commands
+/// and flags. man renders the page without a warning.
 #[test]
 #[ignore = "takes Debian's fish, zsh and man-db"]
 fn shells_complete_it_and_man_shows_it() {
@@ -451,7 +452,7 @@ fn shells_complete_it_and_man_shows_it() {
     let fish = "source completion.fish; complete --do-complete 'foo-controller run --resy'";
     let said = run("fish", &["--no-config"], fish);
     assert!(said.starts_with("--resync\t"), "{said}");
-    // Its functions ask the line editor, which is of a terminal: what they would tell it is printed.
+    // The completion functions report to the line editor, which needs a terminal. The stub prints their argument instead.
     let zsh = "autoload -U compinit && compinit -u -D; . ./completion.zsh; [ $_comps[foo-controller] = _foo-controller ]
         _describe() { print -l ${(P)4} }; _foo-controller_commands";
     let said = run("zsh", &["--no-rcs"], zsh);
@@ -465,7 +466,7 @@ fn shells_complete_it_and_man_shows_it() {
     assert!(!page.contains("(1)\n       "), "another page: {page}");
 }
 
-/// Elsewhere than in a container of its own, process 1 is somebody else, to whom the signal means something else.
+/// Outside its own container, process 1 is another program, and the signal has another meaning there.
 #[test]
 fn reload_signals_nobody_else() {
     let output = program().arg("reload").output().unwrap();
@@ -476,7 +477,7 @@ fn reload_signals_nobody_else() {
     );
 }
 
-/// `nix/stamp.sh`: what it makes of a copy of these bytes, and what it said where it failed.
+/// Runs `nix/stamp.sh` on a copy of these bytes. Returns the stamped bytes, or the error message.
 fn stamp(program: &[u8], commit: &str) -> Result<Vec<u8>, String> {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("program");
@@ -493,19 +494,20 @@ fn stamp(program: &[u8], commit: &str) -> Result<Vec<u8>, String> {
     }
 }
 
-/// The program, and not a copy of it that a test still holds open for writing.
+/// Runs the program, and returns the output of `--version`.
 fn says_its_version(program: &[u8]) -> String {
     let dir = TempDir::new().unwrap();
     let (file, path) = (dir.path().join("program"), dir.path().join("it"));
     std::fs::write(&file, program).unwrap();
-    // A process that another test starts meanwhile inherits what is open for writing: copied by a process, it is not.
+    // Copied by another process: a child that another test forks could inherit a writable descriptor of the file, and executing
+    // it would fail.
     let install = Command::new("install").args([&file, &path]).status();
     assert!(install.unwrap().success());
     let output = Command::new(path).arg("--version").output().unwrap();
     stdout(&output).to_owned()
 }
 
-/// A commit full of what else stands in a program: no digit of any number in it may change.
+/// Some of these commits resemble other bytes of the program. Only the bytes of the commit may change.
 #[test]
 fn a_stamped_program_differs_in_the_commit_alone() {
     let program = std::fs::read(env!("CARGO_BIN_EXE_foo-controller")).unwrap();
@@ -570,7 +572,7 @@ fn stamping_fails_where_the_place_is_not_the_only_one() {
     }
 }
 
-/// `foo-controller config | head -c1`: a reader that leaves early is no failure.
+/// `foo-controller config | head -c1`: a reader that exits early is not an error.
 #[test]
 fn closed_pipe_is_no_failure() {
     let (reader, writer) = std::io::pipe().unwrap();

@@ -1,5 +1,5 @@
-//! The conditions and events of a Foo whose Deployment makes no progress, and how users, kstatus and autoscalers read them. The
-//! Deployment controller is the real one, with its default flags.
+//! Conditions and events of a Foo whose Deployment makes no progress, as users, kstatus and autoscalers read them. Runs the
+//! real Deployment controller with its default flags.
 
 use std::{
     io::Write as _,
@@ -15,10 +15,10 @@ use crate::{
     scenarios::{DEADLINE, Scene, condition, foo},
 };
 
-/// The arguments of kubectl, and its input.
+/// Arguments and standard input of kubectl.
 type Kubectl = (Vec<String>, String);
 
-/// A policy of the cluster's by this name that refuses such requests in its namespace.
+/// Returns a cluster policy that rejects these requests in the namespace of the same name.
 fn policy(namespace: &str, operation: &str, (group, resource): (&str, &str)) -> Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": [
         {
@@ -53,7 +53,7 @@ fn show(what: &str, foo: &Value) {
 }
 
 impl Scene {
-    /// Waits until the Foo is not Ready for this reason; its message, which is in an event, too.
+    /// Waits until the Foo is not Ready for this reason, and until an event reports it. Returns the message of the condition.
     async fn not_ready(&self, name: &str, reason: &str) -> String {
         let what = format!("foo/{name}");
         eventually(DEADLINE, reason, async || {
@@ -107,7 +107,7 @@ impl Scene {
     }
 }
 
-/// How kstatus judges an object, in a word.
+/// Returns the status that kstatus computes for an object.
 fn kstatus(object: &str) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/build.sh");
     let built = Command::new(script).arg("kstatus").output().unwrap();
@@ -130,7 +130,7 @@ fn kstatus(object: &str) -> String {
     said.split_once(": ").unwrap().0.to_owned()
 }
 
-/// Row A5: the API server refuses the pods, or their `ReplicaSet`. The Foo has the Deployment's message until that is mended.
+/// The API server rejects the pods or their `ReplicaSet`. The Foo reports the Deployment's message until the cause is removed.
 #[tokio::test]
 async fn a5c_refused_pods_are_a_reason() {
     let scene = Scene::new("refused").await;
@@ -213,7 +213,7 @@ async fn a5c_refused_pods_are_a_reason() {
             "{ready}"
         );
     }
-    // A Foo that is Ready, and scaled: its Deployment's rollout has ended, so that no deadline is ever exceeded.
+    // A Foo that was Ready is scaled. The rollout of its Deployment has ended, so no progress deadline applies.
     let [refuse, mend] = quota("pods=5");
     scene.run(&refuse).await;
     scene
@@ -235,8 +235,8 @@ async fn a5c_refused_pods_are_a_reason() {
     scene.wait("foo/quota", "condition=Ready").await;
 }
 
-/// Row A5: a paused Deployment is Ready while it is complete or scaled. A new image is not rolled out, and the message has the
-/// command that resumes the rollout.
+/// A paused Deployment is Ready while it is complete or only scaled. A new image is not rolled out, and the message contains
+/// the command to resume.
 #[tokio::test]
 async fn a5c_paused_deployment_is_a_reason() {
     let mut scene = Scene::with_sample("paused").await;
@@ -268,7 +268,7 @@ async fn a5c_paused_deployment_is_a_reason() {
         says,
         "Deployment \"foo-sample\" has 0 of 2 replicas updated"
     );
-    // And scaled, which its pods of the image before are.
+    // It can still be scaled, with pods of the previous image.
     scene
         .kubectl(&["scale", "foo/foo-sample", "--replicas=3"])
         .await;
@@ -291,11 +291,11 @@ async fn a5c_paused_deployment_is_a_reason() {
     );
 }
 
-/// Row A5: how kstatus (Flux, Helm 4) judges a Foo, in each of its states.
+/// kstatus (Flux, Helm 4) computes the documented status for a Foo in each of its states.
 #[tokio::test]
 async fn a5b_kstatus_knows_foos() {
     let scene = Scene::with_sample("kstatus").await;
-    // No controller works there.
+    // No controller runs in this namespace.
     let namespace = with_pods().await.namespace("unseen").await;
     let elsewhere = ["--namespace", &namespace];
     let manifest = foo("unseen", &json!({ "deploymentName": "unseen" })).to_string();
@@ -327,7 +327,7 @@ async fn a5b_kstatus_knows_foos() {
             .await;
     }
     scene.wait("foo/late", "condition=Ready").await;
-    // Its new pods find no node.
+    // No node matches its new pods.
     let pod = json!({ "spec": { "nodeSelector": { "none": "such" } } });
     let slow = json!({ "spec": { "progressDeadlineSeconds": 1, "template": pod } });
     scene
@@ -396,7 +396,8 @@ async fn a5b_kstatus_knows_foos() {
         .await;
 }
 
-/// Rows R5 and R11: a quota blocks a rename. The status names and counts the old Deployment, which is scaled, too.
+/// R5: a quota blocks a rename. Until it is removed, the status names and counts the old Deployment, and a scale changes that
+/// one.
 #[tokio::test]
 async fn r11c_old_deployment_is_counted_and_scaled_until_the_new_one_is_available() {
     let scene = Scene::new("serves").await;
@@ -453,8 +454,8 @@ async fn r11c_old_deployment_is_counted_and_scaled_until_the_new_one_is_availabl
     );
 }
 
-/// Row R4: a backup without `ownerReferences` is restored: Deployments first, then Foos, with other UIDs. The command in the message
-/// gives the Deployment back to its Foo, and the pods stay.
+/// A backup without `ownerReferences` is restored: Deployments first, then Foos with other UIDs. The command in the message
+/// makes the Foo the controller of its Deployment again, and the pods stay.
 #[tokio::test]
 async fn r4c_restored_deployment_is_given_back_without_downtime() {
     let scene = Scene::with_sample("restored").await;
@@ -471,7 +472,7 @@ async fn r4c_restored_deployment_is_given_back_without_downtime() {
     backup["metadata"] = json!({ "name": "foo-sample" });
     scene.apply(&backup).await;
     let message = scene.not_ready("foo-sample", "ErrResourceExists").await;
-    // As docs/operations.md has it.
+    // The command from docs/operations.md.
     let jsonpath = r#"jsonpath={.status.conditions[?(@.type=="Ready")].message}"#;
     assert_eq!(
         scene
@@ -491,7 +492,7 @@ async fn r4c_restored_deployment_is_given_back_without_downtime() {
     scene.kubectl(&args).await;
     scene.wait("foo/foo-sample", "condition=Ready").await;
     assert_eq!(pods().await, before);
-    // It is the Foo's in every way: scaled, and replaced under another name.
+    // The Foo controls it fully: it can be scaled, and a rename replaces it.
     scene
         .kubectl(&["scale", "foo/foo-sample", "--replicas=2"])
         .await;
@@ -502,8 +503,8 @@ async fn r4c_restored_deployment_is_given_back_without_downtime() {
     scene.wait("deployment/foo-sample", "delete").await;
 }
 
-/// Rows A3 and A6: an autoscaler cannot read the scale of a Foo without replicas until kubectl has set them. Null is as left out,
-/// except by server-side apply, which the API server refuses.
+/// An autoscaler cannot read the scale of a Foo without `replicas` until kubectl has set it. Null is the same as unset, except
+/// in a server-side apply, which the API server rejects.
 #[tokio::test]
 async fn a6_a_foo_without_replicas_does_not_scale() {
     let scene = Scene::new("unscaled").await;
@@ -534,13 +535,13 @@ async fn a6_a_foo_without_replicas_does_not_scale() {
         "/apis/samplecontroller.k8s.io/v1alpha1/namespaces/{}/foos/foo-sample/scale",
         scene.namespace
     );
-    // As an autoscaler reads it.
+    // The read of an autoscaler.
     let scale = scene.try_kubectl(&["get", "--raw", &path], "").await;
     assert!(
         scale.stderr.contains("\".spec.replicas\" does not exist"),
         "{scale:?}"
     );
-    // kubectl writes it without reading it.
+    // kubectl writes the scale without reading it.
     scene
         .kubectl(&["scale", "foo/foo-sample", "--replicas=2"])
         .await;

@@ -218,7 +218,7 @@ async fn h3_a_renewal_that_lands_late_does_not_age_the_lease_of_another() {
 
 #[tokio::test]
 async fn h3_kube_by_itself_sends_a_renewal_again_and_again() {
-    // The remedy is the flag `default_retry`, which `run` always clears: see tests/takeover.rs.
+    // The remedy is the flag `default_retry`, which the runtime always clears: see tests/takeover.rs.
     let arena = Arena::new().await;
     let proxy = Proxy::start(arena.config.clone()).await;
     proxy.on("*", "*").answer(Answer::json(503, ""));

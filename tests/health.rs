@@ -1,4 +1,4 @@
-//! What is served over HTTP, by the real controller: health, and metrics with and without a guard.
+//! The HTTP endpoints of the real controller: health checks, and metrics with and without authorization.
 
 use std::{
     net::SocketAddr,
@@ -36,16 +36,16 @@ use crate::{
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);
-/// The kubelet's default for a probe.
+/// Default timeout of a kubelet probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// An answer: its status code, and all of its text.
+/// Status code and full text of a response.
 type Answer = (u16, String);
 
 async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> Answer {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
-    // A server that has not read everything may end the connection with a reset.
+    // A server that has not read the whole request may reset the connection.
     let _ = stream.read_to_end(&mut answer).await;
     let answer = String::from_utf8(answer).unwrap();
     let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok());
@@ -69,7 +69,7 @@ fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").unwrap().1
 }
 
-/// A namespace on the shared server, with the CRD there.
+/// Creates a namespace on the shared server, with the CRD installed.
 async fn namespace(prefix: &str) -> String {
     static CRD: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
     CRD.get_or_init(|| shared().install_crd()).await;
@@ -84,7 +84,7 @@ async fn ready(addr: SocketAddr) {
     .await;
 }
 
-/// Names, format and paths as those of kube-apiserver.
+/// Names, format and paths match those of kube-apiserver.
 #[tokio::test]
 async fn checks_are_listed_as_kubernetes_does() {
     let namespace = namespace("verbose").await;
@@ -134,7 +134,7 @@ async fn checks_are_listed_as_kubernetes_does() {
     }
 }
 
-/// A replica that is asked to stop is not counted on any more, while its work is still being finished.
+/// A stopping replica is not ready while its work is being finished.
 #[tokio::test]
 async fn readiness_ends_before_the_drain() {
     let namespace = namespace("drain").await;
@@ -177,7 +177,7 @@ async fn readiness_ends_before_the_drain() {
     assert_eq!(controller.exit_code().await, 0);
 }
 
-/// Everything is overdue in a process that was frozen. It is not to be killed for that.
+/// After a thaw every deadline has passed. The process must not fail its liveness probe for that.
 #[tokio::test]
 async fn a_thawed_process_lives() {
     let namespace = namespace("thaw").await;
@@ -194,7 +194,7 @@ async fn a_thawed_process_lives() {
     let addr = controller.http_addr().await;
     controller.wait_for_log("gained the lease").await;
     controller.signal(Signal::STOP);
-    // Longer than a turn of the election may take, several times.
+    // Several times the longest iteration of the election loop.
     sleep(Duration::from_secs(5)).await;
     controller.signal(Signal::CONT);
     let begun = Instant::now();
@@ -205,8 +205,7 @@ async fn a_thawed_process_lives() {
     controller.wait_for_log("lost the lease").await;
 }
 
-/// Neither who sends nothing, nor who sends little by little, nor who sends nonsense keeps the kubelet from an answer in time,
-/// however many they are; and they are not waited for.
+/// Clients that send nothing, half a request or nonsense do not delay the kubelet's probes, and are disconnected.
 #[tokio::test]
 async fn slow_and_malformed_clients_hold_up_nobody() {
     let namespace = namespace("slow").await;
@@ -255,7 +254,6 @@ async fn slow_and_malformed_clients_hold_up_nobody() {
     .await;
 }
 
-/// Headers are limited in size and number.
 #[tokio::test]
 async fn long_headers_are_refused() {
     let namespace = namespace("long").await;
@@ -275,12 +273,12 @@ async fn long_headers_are_refused() {
     assert_eq!(exchange(stream, &request).await.0, 200);
 }
 
-/// Where it serves metrics over TLS.
+/// Returns the address of metrics over TLS.
 async fn metrics_addr(controller: &Controller) -> SocketAddr {
     controller.metrics_addr().await
 }
 
-/// Takes any certificate: what a scraper with `insecure_skip_verify` does.
+/// Accepts any certificate, like a scraper with `insecure_skip_verify`.
 #[derive(Debug)]
 struct Anybody;
 
@@ -347,14 +345,14 @@ async fn get_with(addr: SocketAddr, path: &str, token: Option<&str>) -> Answer {
     exchange(connect(addr).await, &request).await
 }
 
-/// The base with the component `metrics-auth`, by an overlay as anybody would write it.
+/// Returns an overlay of the base and the component `metrics-auth`, like that of a user.
 fn overlay() -> TempDir {
     let overlay = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let depth = overlay.path().canonicalize().unwrap().components().count() - 1;
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .canonicalize()
         .unwrap();
-    // Kustomize takes no absolute path.
+    // Kustomize accepts no absolute path.
     let deploy = format!("{}..{}/deploy", "../".repeat(depth - 1), root.display());
     let kustomization = json!({
         "resources": [format!("{deploy}/base")],
@@ -368,7 +366,7 @@ fn overlay() -> TempDir {
     overlay
 }
 
-/// A kubeconfig with this token.
+/// Returns a kubeconfig with this token.
 fn kubeconfig(cluster: &Cluster, token: &str) -> std::path::PathBuf {
     let admin = std::fs::read_to_string(cluster.kubeconfig()).unwrap();
     let mut kubeconfig: Value = serde_json::from_str(&admin).unwrap();
@@ -378,8 +376,8 @@ fn kubeconfig(cluster: &Cluster, token: &str) -> std::path::PathBuf {
     path
 }
 
-/// With the rights of the component `metrics-auth`, and no others but the base's: who has no token, a wrong one, a good one
-/// without the right, and one with it; what that costs the API server; and what happens when that is down.
+/// The controller has only the permissions of the base and of `metrics-auth`. Scrapes without a token, with an invalid one,
+/// without the permission and with it. Checks the number of reviews, and the responses while the API server is down.
 #[allow(clippy::too_many_lines, reason = "one server, asked by everybody")]
 #[tokio::test]
 async fn metrics_are_for_those_who_may_get_them() {
@@ -458,14 +456,14 @@ async fn metrics_are_for_those_who_may_get_them() {
         cluster.audit().iter().filter(of_ours).count()
     };
     let before = reviews();
-    // 1 for the made-up token, 2 for each no to Prometheus (a second where the right came late) and 2 for the yes.
+    // 1 for the invalid token, 2 for each denial of Prometheus (two if the permission took effect late), 2 for the approval.
     assert!((5..=7).contains(&before), "{before} reviews");
     for _ in 0..20 {
         assert_eq!(scrape(addr, Some(token)).await.0, 200);
     }
     assert_eq!(reviews(), before, "answers are kept");
 
-    // What names objects is another right, which the controller itself has, for doctor.
+    // The state names objects, so it needs another permission. The controller has that permission, for `doctor`.
     assert_eq!(get_with(addr, "/debug/state", None).await.0, 401);
     let (code, text) = get_with(addr, "/debug/state", Some(token)).await;
     let role = "may not get /debug/state; bind the ClusterRole foo-controller-state-reader to it";
@@ -475,13 +473,13 @@ async fn metrics_are_for_those_who_may_get_them() {
     assert_eq!((code, &state["fence"]["open"]), (200, &json!(true)));
     assert_eq!(scrape(addr, Some(controllers)).await.0, 403);
 
-    // Beside 60 bad tokens a second, a good one is taken that was never seen before.
+    // While 60 invalid tokens arrive per second, a new valid one is accepted.
     let attack = tokio::spawn(async move {
         let mut next = tokio::time::interval(Duration::from_secs(1) / 60);
         let mut asking = tokio::task::JoinSet::new();
         for number in 0.. {
             next.tick().await;
-            // Not to be taken for a part of a UUID.
+            // Must not match a part of a UUID in the log.
             asking.spawn(async move { scrape(addr, Some(&format!("bad-token-{number}"))).await });
         }
     });
@@ -514,7 +512,7 @@ async fn metrics_are_for_those_who_may_get_them() {
     assert_eq!(log.lines().find(is_told), None, "no token is logged");
 }
 
-/// Without the right to ask, it says which it lacks.
+/// Without the permission for reviews, the response names the component that grants it.
 #[tokio::test]
 async fn names_the_right_to_ask_that_it_lacks() {
     let namespace = namespace("review").await;
@@ -538,7 +536,7 @@ async fn names_the_right_to_ask_that_it_lacks() {
     );
 }
 
-/// A certificate in `folder`, as cert-manager's Secret has it.
+/// Writes a certificate to `folder`, in the format of cert-manager's Secret.
 fn write_certificate(folder: &Path) -> Vec<u8> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let der = made.cert.der().to_vec();
@@ -552,7 +550,7 @@ fn write_certificate(folder: &Path) -> Vec<u8> {
     der
 }
 
-/// A rotated certificate is taken without a restart; one that is of no use is said, and changes nothing.
+/// A rotated certificate is loaded without a restart. An invalid one is logged, and the previous one stays.
 #[tokio::test]
 async fn a_rotated_certificate_is_served() {
     let namespace = namespace("rotate").await;
@@ -588,7 +586,7 @@ async fn a_rotated_certificate_is_served() {
     assert_eq!(served().await, second);
 }
 
-/// A certificate that cannot be used is a matter of configuration.
+/// An invalid certificate at the start is a configuration error.
 #[tokio::test]
 async fn a_useless_certificate_ends_it_with_2() {
     let folder = tempfile::tempdir().unwrap();

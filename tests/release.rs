@@ -1,5 +1,5 @@
-//! What a release is made of: the images under one name, their signature, what is in them and what installs them; and that all
-//! say the same version.
+//! The parts of a release: the multi-platform image, its signature, the bill of materials, the manifest and the notes. All of
+//! them name the same version.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,10 +22,10 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A registry of its own, in a folder with archives of an image as Nix makes them: one layer with one file.
+/// A private registry, in a folder with image archives like the ones that Nix builds: one layer with one file.
 struct Registry {
     folder: TempDir,
-    /// Of each archive: its architecture, and the digest of its layer.
+    /// Architecture and layer digest of each archive.
     layers: [(&'static str, String); 2],
     address: String,
     _process: Child,
@@ -71,7 +71,7 @@ impl Registry {
         }
     }
 
-    /// The image's name for people.
+    /// The image's tagged name.
     fn image(&self) -> String {
         format!(
             "{}/foo-controller:{}",
@@ -80,7 +80,7 @@ impl Registry {
         )
     }
 
-    /// What deploy/push.sh says it has pushed: the image's name for good, of which this is the digest.
+    /// Runs deploy/push.sh. Returns the digest of the name that it prints.
     fn push(&self) -> String {
         let push = root().join("deploy/push.sh");
         let args = [
@@ -95,7 +95,7 @@ impl Registry {
         pushed.trim_end().strip_prefix(&name).unwrap().to_owned()
     }
 
-    /// What a program prints, in the folder.
+    /// Runs a program in the folder, and returns its output.
     fn run(&self, program: &str, args: &[&str]) -> String {
         run(self.folder.path(), program, args)
     }
@@ -109,7 +109,7 @@ fn run(folder: &Path, program: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// An archive of an image whose one file is `program`, and the digest of the layer that this is in.
+/// Writes an image archive with one file that contains `program`. Returns the digest of its layer.
 fn archive(folder: &Path, architecture: &str, program: &str) -> String {
     let tar = |to: &str, files: &[&str]| {
         run(
@@ -136,7 +136,7 @@ fn archive(folder: &Path, architecture: &str, program: &str) -> String {
     layer
 }
 
-/// A digest as registries have it.
+/// Returns a digest in the format of registries.
 fn sha256(data: &[u8]) -> String {
     let mut digest = "sha256:".to_owned();
     for byte in ring::digest::digest(&ring::digest::SHA256, data).as_ref() {
@@ -145,8 +145,8 @@ fn sha256(data: &[u8]) -> String {
     digest
 }
 
-/// deploy/push.sh, which `nix run .#push` runs: a node of either architecture gets its own image by the one name, byte by byte
-/// what was pushed.
+/// deploy/push.sh, which `nix run .#push` runs: a node of each architecture pulls its own image by the one name. The pulled
+/// bytes are the pushed bytes.
 #[tokio::test]
 #[ignore = "takes Debian's skopeo, docker-registry and jq"]
 async fn what_is_pushed_is_an_index_of_the_architectures() {
@@ -192,7 +192,7 @@ async fn what_is_pushed_is_an_index_of_the_architectures() {
     }
 }
 
-/// What would be printed as its name for good would be another's.
+/// Otherwise the printed digest would belong to another name.
 #[test]
 fn what_has_no_tag_or_no_image_is_not_pushed() {
     for arguments in [
@@ -209,7 +209,7 @@ fn what_has_no_tag_or_no_image_is_not_pushed() {
     }
 }
 
-/// The line of docs/operations.md that begins like this, for an image of another name.
+/// Returns the only command in docs/operations.md that begins like this.
 fn documented(begin: &str) -> String {
     let text = fs::read_to_string(root().join("docs/operations.md")).unwrap();
     let begin = format!("$ {begin}");
@@ -219,7 +219,8 @@ fn documented(begin: &str) -> String {
     line[2..].to_owned()
 }
 
-/// What cosign says to a command in a folder, or why it refuses. It reaches nobody but the registry.
+/// Returns a function that runs a cosign command in a folder, and returns its output or error. cosign can only reach the
+/// registry.
 fn cosign(folder: &Path) -> impl Fn(&str) -> Result<String, String> {
     let build = root().join("tests/tools/build.sh");
     let tools = run(root(), build.to_str().unwrap(), &["cosign"]);
@@ -240,8 +241,7 @@ fn cosign(folder: &Path) -> impl Fn(&str) -> Result<String, String> {
     }
 }
 
-/// What was signed by the documented command is verified by the documented one, images and files; what differs from it in a byte
-/// is not, nor is what another key has signed.
+/// The documented commands sign and verify images and files. A changed byte or another key fails the verification.
 #[tokio::test]
 #[ignore = "takes Debian's skopeo, docker-registry and jq"]
 async fn what_is_signed_can_be_told_from_what_is_not() {
@@ -263,9 +263,9 @@ async fn what_is_signed_can_be_told_from_what_is_not() {
     sh(&verify).unwrap();
     let said = sh(&verify.replace("cosign.pub", "other.pub")).unwrap_err();
     assert!(said.contains("failed to verify signature"), "{said}");
-    // Under the tag of another version.
+    // The tag of another version.
     sh(&verify.replace("version=", "version=9")).unwrap_err();
-    // Of each architecture, too.
+    // The image of each architecture is signed, too.
     let index = registry.run(
         "skopeo",
         &[
@@ -300,8 +300,8 @@ async fn what_is_signed_can_be_told_from_what_is_not() {
     assert!(said.contains("failed to verify signature"), "{said}");
 }
 
-/// nix/sbom.sh, which `nix build .#sbom` runs: it has what the program takes, each crate with the checksum of Cargo.lock and with
-/// its licence, and nothing that only tests take; and it is the same each time.
+/// nix/sbom.sh, which `nix build .#sbom` runs. The result lists the program's dependencies, each with its license and the
+/// checksum of Cargo.lock, and no dependency of tests. It is reproducible.
 #[test]
 #[ignore = "takes Debian's jq"]
 fn the_bill_of_materials_has_what_ships() {
@@ -363,8 +363,8 @@ fn the_bill_of_materials_has_what_ships() {
     }
 }
 
-/// Everything that names the version of the program names this one: the manifests, the documentation, and the changelog, where
-/// it is the newest one, or is to be the first.
+/// The manifests, the documentation and the changelog name the version of the program. In the changelog it is the newest
+/// release, or the first one to come.
 #[test]
 fn all_say_the_same_version() {
     let version = env!("CARGO_PKG_VERSION");
@@ -405,8 +405,8 @@ fn all_say_the_same_version() {
     }
 }
 
-/// deploy/release.sh, which the workflow of a tag runs: what installs the image by its digest, and the notes; and no release of
-/// what the changelog does not tell of. The workflow signs as docs/operations.md has it.
+/// deploy/release.sh, which the workflow of a tag runs: it writes the manifest that installs the image by digest, and the
+/// notes. It fails without a section in the changelog. The workflow signs with the documented commands.
 #[test]
 fn a_release_has_its_notes_and_what_installs_it() {
     let build = root().join("tests/cluster/build.sh");

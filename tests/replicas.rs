@@ -1,6 +1,6 @@
-//! Three replicas as real processes on one API server, whose leader is stopped, killed, frozen and cut off while Foos arrive
-//! and change. The audit log is the judge (`invariants`). Delays are measured and printed; what is promised of them
-//! holds for the median. `FOO_CONTROLLER_TEST_ROUNDS=full` takes every measure as often as the claims in the README do.
+//! Three replicas as real processes on one API server. The leader is stopped, killed, frozen and cut off while Foos arrive and
+//! change. `invariants` checks the audit log. Delays are measured and printed; the promised limits apply to the median.
+//! `FOO_CONTROLLER_TEST_ROUNDS=full` runs as many rounds as the claims in the README are based on.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,14 +29,14 @@ use crate::{
     proxy::Proxy,
 };
 
-/// A new leader does what came while there was none, before the next fault.
+/// Pause after a kill. The new leader works off the backlog before the next fault.
 const AFTER: Duration = Duration::from_secs(8);
 const AFTER_RESTART: Duration = Duration::from_secs(3);
 
-/// How often it is tried to have happen what is likely and not certain.
+/// Attempts to provoke a likely, but not certain, event.
 const ATTEMPTS: usize = 5;
 
-/// How often each of what users do is in the log, and what the replicas have to do for it.
+/// Counts in the log the operations of users, and the reactions of the replicas to them.
 fn deeds(log: &[AuditEvent]) -> BTreeMap<&'static str, usize> {
     let ours = |event: &AuditEvent| USERS.contains(&&*event.user);
     let mut deeds = BTreeMap::new();
@@ -76,14 +76,14 @@ fn deeds(log: &[AuditEvent]) -> BTreeMap<&'static str, usize> {
     deeds
 }
 
-/// [`deeds`], of which each was done.
+/// Prints [`deeds`]. Fails unless each of them occurred.
 fn print_deeds(log: &[AuditEvent]) {
     let deeds = deeds(log);
     println!("{deeds:#?}");
     assert_eq!(deeds.len(), 5, "{deeds:#?}");
 }
 
-/// I1 to I8 hold, whatever happens to leaders, and every Foo ends right.
+/// All faults of a leader. The invariants hold, and every Foo converges.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_through_faults() {
     let mut fleet = Fleet::start(Options::new(FAST, Way::Proxy)).await;
@@ -123,7 +123,7 @@ async fn i1_to_i8_hold_through_faults() {
     assert!(report.terms >= usize::try_from(changes).unwrap());
     assert!(report.writes >= 2 * foos);
 
-    // The same log with one write that landed after a takeover; and with one deletion by another.
+    // The checker finds a write that landed after a takeover, and a deletion by a replica that did not lead.
     let doctored = write_after_takeover(log.clone());
     let report = invariants::check(&doctored, &fleet.election(), &quiet);
     assert_eq!(report.violations.len(), 1, "{report}");
@@ -133,7 +133,7 @@ async fn i1_to_i8_hold_through_faults() {
     assert!(report.violations[0].starts_with("I1"), "{report}");
 }
 
-/// Moves the first write of the first leader to after the moment when another took the Lease.
+/// Moves the first status write of the first leader to a version after the takeover by another replica.
 fn write_after_takeover(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
     let is_reported = |event: &AuditEvent| {
         (&*event.resource, &*event.subresource, event.code) == ("foos", "status", 200)
@@ -157,7 +157,7 @@ fn write_after_takeover(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
     log
 }
 
-/// Has a replica delete what another one deleted.
+/// Attributes a deletion to another replica.
 fn deletion_by_another(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
     let ours = |event: &&mut AuditEvent| {
         (&*event.verb, &*event.resource, event.code) == ("delete", "deployments", 200)
@@ -169,7 +169,7 @@ fn deletion_by_another(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
     log
 }
 
-/// What the change of a leader costs with the default times, and what a standby does.
+/// Measures the delays of a change of leader with the default times, and the requests of a standby.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "is measured alone"]
 async fn what_a_change_of_leader_costs() {
@@ -236,8 +236,8 @@ async fn what_a_change_of_leader_costs() {
     print_standby(&log, standby, calm);
 }
 
-/// What [`operator_runtime::run`] is, less the [fence](operator_runtime::election::fence): a process of its own, which can be
-/// frozen.
+/// Like [`operator_runtime::run`], without the [fence](operator_runtime::election::fence). Runs as a process of its own, so
+/// that it can be frozen.
 #[tokio::test]
 #[ignore = "another test runs it"]
 async fn a_replica_without_the_fence() {
@@ -286,8 +286,8 @@ async fn a_replica_without_the_fence() {
     }
 }
 
-/// The fence is what holds I1 and I2 where a leader is thawed in the midst of its work ([`i1_to_i8_hold_through_faults`]), and
-/// the checker sees when it is not there.
+/// Without the fence, a leader that is thawed during its work violates I1 and I2, and the checker reports it.
+/// [`i1_to_i8_hold_through_faults`] is the same with the fence.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_fence_a_thawed_leader_is_found_to_write() {
     let mut fleet = Fleet::start(Options {
@@ -306,10 +306,10 @@ async fn without_the_fence_a_thawed_leader_is_found_to_write() {
     assert!(found.is_superset(&expected), "{found:?}");
 }
 
-/// How late the writes of the Lease are, as if several replicas wrote it at once.
+/// Delay of each Lease write, so that writes of several replicas overlap.
 const LATE: Duration = Duration::from_millis(300);
 
-/// Takes the condition away that the Lease is as it was read.
+/// Removes the precondition of a Lease write.
 fn unguarded(request: &mut Request<Vec<u8>>) {
     let mut write: Value = serde_json::from_slice(request.body()).unwrap();
     let metadata = write["metadata"].as_object_mut();
@@ -317,8 +317,8 @@ fn unguarded(request: &mut Request<Vec<u8>>) {
     *request.body_mut() = serde_json::to_vec(&write).unwrap();
 }
 
-/// The condition under which the lease guard writes is what holds I1 and I8 where two replicas take a Lease at once, and the
-/// checker sees when it is not there.
+/// Without the precondition of the lease guard, two replicas acquire a Lease concurrently, violate I1 and I8, and the checker
+/// reports it.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_lease_guard_two_leaders_are_found() {
     let mut fleet = Fleet::start(Options::new(FAST, Way::Proxy)).await;
@@ -347,7 +347,7 @@ async fn without_the_lease_guard_two_leaders_are_found() {
 
 type Span = (Timestamp, Timestamp);
 
-/// Promises, by the median of as many: beyond what a Foo waits where nothing is wrong, since the machine may be busy.
+/// Promised limits for the median. The usual delay without a fault is added, since the machine may be busy.
 const HANDED_OVER: Duration = Duration::from_millis(250);
 const RESTARTED: Duration = Duration::from_secs(2);
 
@@ -377,7 +377,7 @@ fn print_delays(log: &[AuditEvent], usual: Duration, stopped: &[Span], killed: &
         DEFAULT.lease
     );
     assert!(median(&stopped) <= HANDED_OVER + usual, "{stopped:?}");
-    // Killed more often: `takeover.rs`.
+    // `takeover.rs` measures more kills.
     let slack = Duration::from_secs(5);
     assert!(
         killed.iter().all(|delay| *delay < DEFAULT.lease + slack),
@@ -385,7 +385,7 @@ fn print_delays(log: &[AuditEvent], usual: Duration, stopped: &[Span], killed: &
     );
 }
 
-/// From the start of the process to its first Deployment.
+/// Measures the time from the start of the process to its first Deployment.
 fn print_restarts(log: &[AuditEvent], usual: Duration, restarted: &[(&str, Timestamp)]) {
     let acts = |(user, at): &(&str, Timestamp)| -> Duration {
         let own = log
@@ -414,7 +414,7 @@ fn print_thawed(log: &[AuditEvent], user: &str, thawed: Timestamp, report: &Repo
     );
 }
 
-/// A standby has three watches and asks for nothing else.
+/// A standby has three watches and sends no other request.
 fn print_standby(log: &[AuditEvent], user: &str, calm: Span) {
     let of_user = || log.iter().filter(|event| event.user == user);
     let opened = of_user().filter(|event| {
@@ -428,7 +428,8 @@ fn print_standby(log: &[AuditEvent], user: &str, calm: Span) {
         .collect();
     let seconds = calm.1.duration_since(calm.0).as_secs();
     println!("a standby opened {watches:?}; in {seconds} s after that it sent: {then:?}");
-    // One each, but for those that ended and were opened again, as while the API server has just learnt of Foos.
+    // There may be several per resource: a watch that ended was reopened, for example while the API server had just learned of
+    // the CRD.
     let resources: BTreeSet<_> = watches.into_keys().collect();
     assert_eq!(resources, BTreeSet::from(["deployments", "foos", "leases"]));
     assert!(
