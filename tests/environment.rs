@@ -1,6 +1,6 @@
-//! What the world around a replica does to it, and a simulation cannot show of real processes: API servers of which one
-//! stands still and comes back with what it knew, clocks that are wrong or jump, credentials that are replaced, and an
-//! hour of churn. The controller is the real one, the API server too; the audit log is the judge (`invariants`).
+//! Effects of the environment on real processes that a simulation cannot show: an API server that freezes and continues with
+//! stale data, wrong and jumping clocks, replaced credentials, and an hour of churn. The controller and the API server are
+//! real. `invariants` checks the audit log.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -34,11 +34,12 @@ use crate::{
     proxy::Proxy,
 };
 
-/// Two API servers on one etcd behind a load balancer. The one that all replicas are with stands still while the Foos
-/// change by the other, and comes back with what it knew before, to replicas that come to it at once, one of them new:
-/// what they then read is stale, and they do nothing by it that they should not (I1 to I8), and see the rest as soon as
-/// the server does. (Nothing is being written when it is frozen: what it has received by then, it may carry out after
-/// another has taken over.)
+/// Two API servers on one etcd behind a load balancer. All replicas use the first one. It is frozen, the Foos change through
+/// the other server, and then it continues with stale data.
+///
+/// The replicas, one of them restarted, return to it at that moment. Their reads are stale, but no invariant is violated, and
+/// they see the changes as soon as the server does. No write is in flight when the server is frozen: the server could execute
+/// such a write after a takeover.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_by_an_api_server_that_was_frozen_and_is_stale() {
     const FOOS: usize = 20;
@@ -74,7 +75,7 @@ async fn i1_to_i8_hold_by_an_api_server_that_was_frozen_and_is_stale() {
             }
         }
         fleet.converged().await;
-        // All that it has not seen is done, and a Foo that it has seen go is there again.
+        // Changes that the frozen server has not seen are reconciled. Now a Foo that the replicas saw deleted exists again.
         create(&fleet.client, &fleet.namespace, &foos[..1]).await;
         fleet.converged().await;
 
@@ -87,15 +88,15 @@ async fn i1_to_i8_hold_by_an_api_server_that_was_frozen_and_is_stale() {
             sleep(FAST.retry / 2).await;
             fleet.cluster.thaw_apiserver().await;
         });
-        // Whoever it is, the new one too.
+        // Any replica, including the restarted one.
         fleet.leader(None).await;
         fleet.converged().await;
     }
     assert_eq!(fleet.violated("by a stale API server"), [].into());
 }
 
-/// Does what of the garbage collector is needed, which does not run here: deletes Deployments whose Foo is gone. (A
-/// replica whose watch of Foos goes on later than that of Deployments may create one for a Foo that has been deleted.)
+/// Deletes Deployments whose Foo is deleted, because no garbage collector runs here. (If its watch of Foos lags behind its
+/// watch of Deployments, a replica may create a Deployment for a deleted Foo.)
 fn collect_garbage(fleet: &Fleet) -> JoinSet<()> {
     let foos: Api<Foo> = Api::namespaced(fleet.client.clone(), &fleet.namespace);
     let deployments: Api<Deployment> = Api::namespaced(fleet.client.clone(), &fleet.namespace);
@@ -104,7 +105,7 @@ fn collect_garbage(fleet: &Fleet) -> JoinSet<()> {
         loop {
             sleep(Duration::from_millis(500)).await;
             let all = deployments.list(&ListParams::default()).await.unwrap();
-            // Later than those whose owners they may be.
+            // Listed after the Deployments, so that no owner is missed.
             let owners = foos.list(&ListParams::default()).await.unwrap();
             let owners: BTreeSet<_> = owners.iter().filter_map(ResourceExt::uid).collect();
             for deployment in all {
@@ -116,7 +117,7 @@ fn collect_garbage(fleet: &Fleet) -> JoinSet<()> {
                         resource_version: None,
                     };
                     let params = DeleteParams::default().preconditions(this);
-                    // It may be another one by now.
+                    // The name may belong to a new Deployment.
                     let _ = deployments.delete(&name, &params).await;
                 }
             }
@@ -125,9 +126,10 @@ fn collect_garbage(fleet: &Fleet) -> JoinSet<()> {
     collector
 }
 
-/// Each replica leads, and is stopped and killed, while its clock does what it does. There are never two that write (I1
-/// to I8), and a successor is not later than a lease after its predecessor's last renewal and one attempt, whatever its
-/// own clock says (hazards H5 and H11). Returns how wrong the times are that each has written into the Lease.
+/// Lets each replica lead with its clock, and kills it. No invariant may be violated. A successor must lead within the lease
+/// duration and one retry period after the kill, whatever its clock.
+///
+/// Returns the range of errors of the times that each replica has written into the Lease.
 async fn with_clocks(
     clock: Clock,
     set: impl Fn(&Fleet) -> JoinSet<()>,
@@ -144,7 +146,7 @@ async fn with_clocks(
     let (mut led, mut waits) = (BTreeSet::new(), Vec::new());
     while led.len() < fleet.replicas.len() {
         let leader = fleet.leader(None).await;
-        // Longer than its deadline, which its clock may have moved.
+        // Longer than the renew deadline, which a wrong clock may have changed.
         sleep(FAST.lease).await;
         assert_eq!(fleet.leader(None).await, leader, "it lost its lease");
         if led.insert(leader) {
@@ -183,8 +185,7 @@ async fn with_clocks(
     errors
 }
 
-/// Hazard H5: the wall clocks of replicas are an hour ahead, an hour behind, and jump between the two every other
-/// second.
+/// One wall clock is an hour ahead, one is an hour behind, and one jumps between the two every two seconds.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes Debian's libfaketime"]
 async fn h5_wall_clocks_that_are_wrong_and_jump() {
@@ -205,8 +206,7 @@ async fn h5_wall_clocks_that_are_wrong_and_jump() {
     assert!(*jumping.start() < -3590.0 && *jumping.end() > 3590.0);
 }
 
-/// Hazards H5 and H11: the clocks of replicas, and with them their timers, go at other rates, so that one renews late
-/// and one early.
+/// The clocks and timers of replicas run at different rates, so that one renews late and one early.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes Debian's libfaketime"]
 async fn h5_clocks_of_other_rates() {
@@ -215,8 +215,8 @@ async fn h5_clocks_of_other_rates() {
     assert!(*slow.start() < -0.2 && *fast.end() > 0.2);
 }
 
-/// A leader's token is replaced and the old one revoked: it is refused, gets the new one, and its term goes on.
-/// `user` returns the kubeconfig's user. The token is in the file `token` beside the kubeconfig.
+/// Replaces a leader's token and revokes the old one. A request with it fails, the leader loads the new one, and its term
+/// continues. `user` returns the kubeconfig's user. The token is in the file `token` beside the kubeconfig.
 async fn a_revoked_token_costs_no_term(user: impl FnOnce(&TempDir) -> Value) -> TempDir {
     let cluster = audited_alone().await;
     let client = cluster.client().await;
@@ -230,7 +230,7 @@ async fn a_revoked_token_costs_no_term(user: impl FnOnce(&TempDir) -> Value) -> 
     let account = format!("--serviceaccount={namespace}:replica");
     let role = "--clusterrole=cluster-admin";
     kubectl(&["create", "clusterrolebinding", "replica", role, &account]).await;
-    // Each is good for as long as its Secret is there.
+    // A token is valid as long as its Secret exists.
     let token = async |secret: &str| {
         kubectl(&["create", "secret", "generic", secret]).await;
         let of = [
@@ -240,7 +240,7 @@ async fn a_revoked_token_costs_no_term(user: impl FnOnce(&TempDir) -> Value) -> 
             secret,
         ];
         let token = kubectl(&[&["create", "token", "replica"], &of[..]].concat()).await;
-        // As files end that people write.
+        // A line break at the end, as most editors write it.
         format!("{}\n", token.trim())
     };
     let home = tempfile::tempdir().unwrap();
@@ -260,7 +260,7 @@ async fn a_revoked_token_costs_no_term(user: impl FnOnce(&TempDir) -> Value) -> 
 
     std::fs::write(&file, token("second").await).unwrap();
     kubectl(&["delete", "secret", "first"]).await;
-    // The API server goes by what it found of a token for 10 s.
+    // The API server caches the result of a token review for 10 s.
     let refused = || {
         let mut events = cluster.audit();
         events.retain(|event| event.code == 401);
@@ -272,7 +272,7 @@ async fn a_revoked_token_costs_no_term(user: impl FnOnce(&TempDir) -> Value) -> 
     .await;
     create(&client, namespace, &names("foo", 5)).await;
     converged(&client, namespace, &names("foo", 5)).await;
-    // One for each way to the API server, and what was sent at the same time.
+    // One per transport, and requests that were in flight with it.
     let refused = refused();
     assert!(refused <= 5, "{refused} requests with the first token");
     assert_eq!(controller.logged("lost the lease"), 0);
@@ -280,14 +280,13 @@ async fn a_revoked_token_costs_no_term(user: impl FnOnce(&TempDir) -> Value) -> 
     home
 }
 
-/// The file ends with a line break.
 #[tokio::test]
 async fn a_token_that_is_replaced_and_revoked_costs_no_term() {
     let user = json!({ "tokenFile": "token" });
     a_revoked_token_costs_no_term(|_| user).await;
 }
 
-/// An exec plugin is run once at the start, and once when its token is refused.
+/// The exec plugin runs once at the start, and once after its token was rejected.
 #[tokio::test]
 async fn an_exec_plugin_is_run_again_when_its_token_is_revoked() {
     const PLUGIN: &str = r#"#!/bin/sh
@@ -310,8 +309,8 @@ echo '{ "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential
     assert_eq!(runs.lines().count(), 2);
 }
 
-/// The API server gets a certificate by another CA, and the file that the kubeconfig names the new CA: the replica goes
-/// on, within a minute, as soon as it reads the file again.
+/// The API server gets a certificate of another CA, and the CA file of the kubeconfig is replaced. The replica reads the file
+/// again within a minute, and continues.
 #[tokio::test]
 #[ignore = "takes a minute"]
 async fn a_ca_that_is_replaced_is_taken() {
@@ -325,7 +324,7 @@ async fn a_ca_that_is_replaced_is_taken() {
     for file in ["apiserver.crt", "apiserver.key"] {
         std::fs::remove_file(cluster.ready().dir.join("pki").join(file)).unwrap();
     }
-    // It makes a CA and a certificate where there are none, here: in the file that the kubeconfigs name.
+    // The API server creates a missing CA and certificate. The kubeconfigs name this CA file.
     cluster.start_apiserver().await;
     println!("{}", controller.wait_for_log("certificate").await);
     let client = cluster.client().await;
@@ -340,15 +339,15 @@ async fn a_ca_that_is_replaced_is_taken() {
     assert_eq!(controller.stop().await, 0);
 }
 
-/// Foos that are there at a time, while one comes, one is changed and one goes each [`CHURN`].
+/// Number of Foos at a time. Every [`CHURN`], one is created, one is changed and one is deleted.
 const FOOS: usize = 50;
 const CHURN: Duration = Duration::from_secs(1);
-/// A connection that nobody uses is closed by then.
+/// Unused connections are closed within this time.
 const IDLE: Duration = Duration::from_mins(2);
-/// After this, a replica has done all that it does, and what it has for it is there.
+/// Warm-up time. After it, a replica has performed all its operations and allocated their resources.
 const WARM: Duration = Duration::from_mins(5);
 
-/// What a replica holds.
+/// Resources in use by a replica.
 #[derive(Clone, Copy, Debug)]
 struct Holdings {
     memory: usize,
@@ -359,7 +358,7 @@ struct Holdings {
 }
 
 impl Holdings {
-    /// By its metrics: the least of ten scrapes, or a request that is under way would be in them.
+    /// Scrapes ten times, and returns the minimum of each value. A single scrape could include a request in flight.
     async fn of(addr: SocketAddr) -> Self {
         let mut least = Self {
             memory: usize::MAX,
@@ -388,8 +387,8 @@ impl Holdings {
         least
     }
 
-    /// What is more than before, beyond what comes and goes: of the memory a tenth, as an allocator's fragments; of
-    /// connections, and of the tasks that drive them, a few; of the series those of one more answer to one request, such as a conflict.
+    /// Returns the resources that have grown beyond their normal variation. Allowed are a tenth of the memory (fragmentation),
+    /// a few connections and their tasks, and the series of one more response code.
     fn grown_from(&self, before: &Self) -> Vec<String> {
         let limits = [
             ("memory", self.memory, before.memory + before.memory / 10),
@@ -416,10 +415,9 @@ async fn metrics(addr: SocketAddr) -> String {
     body.to_owned()
 }
 
-/// Nothing of what a replica holds grows with the Foos that have come and gone, with their changes, or with the
-/// connections that have been cut: of a leader and of a standby, each of which loses its connections every other
-/// minute, there is after an hour what there was after five minutes. `FOO_CONTROLLER_TEST_CHURN` names other minutes
-/// than 60.
+/// The resources of a replica do not grow with deleted Foos, changes or cut connections. A leader and a standby, each of which
+/// loses its connections every other minute, use as much after an hour as after five minutes. `FOO_CONTROLLER_TEST_CHURN` sets
+/// another number of minutes.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes an hour"]
 async fn an_hour_of_churn_with_connections_cut_each_minute_leaves_nothing_behind() {
@@ -472,7 +470,7 @@ async fn an_hour_of_churn_with_connections_cut_each_minute_leaves_nothing_behind
         warm = watched => warm,
         () = churn => unreachable!(),
     };
-    // What a slow API server has had opened more of at once is kept for a while, for the next requests.
+    // Connections opened during slow responses are kept for a while, for reuse.
     let ends = Instant::now() + IDLE;
     loop {
         let end = holdings().await;
@@ -488,7 +486,7 @@ async fn an_hour_of_churn_with_connections_cut_each_minute_leaves_nothing_behind
     println!("{gained} terms");
 }
 
-/// Foos come, are scaled and renamed, have their Deployments edited, and go, for ever.
+/// Creates, scales, renames and deletes Foos, and edits their Deployments, until cancelled.
 async fn churn(client: &Client, namespace: &str) {
     let foos: Api<Foo> = Api::namespaced(client.clone(), namespace);
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), namespace);
@@ -503,7 +501,7 @@ async fn churn(client: &Client, namespace: &str) {
         let changed = &there[number % there.len()];
         let replicas = json!({ "spec": { "replicas": 1 + number % 3 } });
         if number % 4 == 3 {
-            // It may not be there yet, or no more after a rename.
+            // The Deployment may not exist yet, or no longer after a rename.
             let _ = deployments
                 .patch(changed, &patch, &Patch::Merge(&replicas))
                 .await;

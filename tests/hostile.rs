@@ -1,5 +1,5 @@
-//! What users and other controllers can do to a Foo, and what it costs the Foos beside it. The controller is the real one, the
-//! API server too; the audit log is the judge. No Deployment gets pods here, and nothing is garbage collected.
+//! Hostile or invalid objects of users and other controllers, and their cost for the other Foos. The controller and the API
+//! server are real. The tests check the audit log. No Deployment gets pods here, and no garbage collector runs.
 
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,8 @@ use crate::{
     mended::{install, reference_crd},
 };
 
-/// Foos that the schema refuses, stored before it was there, between 300 good ones: each reports what is wrong with it,
-/// no one is tried hotly, and the good ones converge as fast as they do alone.
+/// 300 Foos that the schema rejects, stored before the schema was installed, between 300 valid ones. Each reports its error and
+/// is retried with backoff. The valid ones converge as fast as without them.
 #[tokio::test]
 async fn r7_invalid_foos_from_before_the_schema_delay_no_other() {
     const GOOD: usize = 300;
@@ -68,7 +68,7 @@ async fn r7_invalid_foos_from_before_the_schema_delay_no_other() {
     let mut controllers = Vec::new();
     for namespace in [&alone, &mixed] {
         let begun = Instant::now();
-        // Where each is a line, however many there are.
+        // At debug level every invalid Foo has its own log line.
         let args = ["--namespace", namespace, "--log-level=debug"];
         controllers.push(Controller::start(&cluster, &args));
         converged(&client, namespace, &good).await;
@@ -79,7 +79,7 @@ async fn r7_invalid_foos_from_before_the_schema_delay_no_other() {
     }
     let mut requests = requests(&cluster, &mixed);
     requests.retain(|request| request.resource != "events");
-    // Counted rather than timed: other tests run beside this one.
+    // Counted instead of timed, because other tests run at the same time.
     let among = (meanwhile(&requests, &good), meanwhile(&requests, &later));
     println!(
         "{GOOD} good Foos at the start, {GOOD} more later: alone {:?}, between invalid ones {:?}",
@@ -89,7 +89,7 @@ async fn r7_invalid_foos_from_before_the_schema_delay_no_other() {
         "requests for others before the last of {} for them: {among:?}",
         2 * GOOD
     );
-    // At the start every Foo is new; later, the invalid ones cost their retries.
+    // At the start every Foo is new. Later the invalid Foos cost only their retries.
     assert!(among.0 <= 6 * GOOD && among.1 <= 2 * GOOD, "{among:?}");
     assert_nested_stop_nobody(&cluster, &client, &deep, &nested).await;
     let [_, controller] = &controllers[..] else {
@@ -112,8 +112,8 @@ async fn r7_invalid_foos_from_before_the_schema_delay_no_other() {
     }
 }
 
-/// Stores Foos with a field that is a nest, deeper than a recursive reader follows; returns their names, and the words in the
-/// log about each.
+/// Stores Foos with a field that is nested too deeply for a recursive parser. Returns their names, and the expected log message
+/// of each.
 async fn store_nested(client: &Client, namespace: &str) -> Vec<(String, Option<&'static str>)> {
     const DEEP: usize = 1000;
     let lists = || format!("{}{}", "[".repeat(DEEP), "]".repeat(DEEP));
@@ -167,8 +167,7 @@ async fn store_nested(client: &Client, namespace: &str) -> Vec<(String, Option<&
     stored
 }
 
-/// One Foo that no recursive reader can read stops neither those beside it nor its own namespace: it is skipped, and what is
-/// wrong with it is said of it alone.
+/// A Foo that is nested too deeply affects neither other Foos nor its namespace. It is skipped, and the log reports it alone.
 async fn assert_nested_stop_nobody(
     cluster: &Cluster,
     client: &Client,
@@ -205,7 +204,7 @@ async fn store(client: &Client, objects: Vec<(&str, DynamicObject)>) {
         .await;
 }
 
-/// Installs the CRD over whichever there was, and waits until its schema is in force.
+/// Replaces the CRD, and waits until its schema is enforced.
 async fn install_schema(cluster: &Cluster, client: &Client, namespace: &str) {
     cluster.install_crd().await;
     let foos: Api<Foo> = Api::namespaced(client.clone(), namespace);
@@ -258,7 +257,7 @@ async fn assert_reported(
     .await;
 }
 
-/// How many requests there were about others between the first and the last one about `names`.
+/// Returns the number of requests about other objects between the first and the last request about `names`.
 fn meanwhile(requests: &[AuditEvent], names: &[String]) -> usize {
     let ours = |request: &AuditEvent| names.iter().any(|name| name == subject(request));
     let first = requests.iter().position(ours).unwrap();
@@ -269,8 +268,8 @@ fn meanwhile(requests: &[AuditEvent], names: &[String]) -> usize {
         .count()
 }
 
-/// What may have been stored before there was a schema, by kind: the spec and the status (null: none), and what the controller
-/// makes of it. `name` is for a Deployment of its own.
+/// Objects that may have been stored before there was a schema: description, spec, status (null: none) and expected result.
+/// `name` is a unique name for the Deployment.
 fn invalid(name: &str) -> Vec<(&'static str, Value, Value, Reported)> {
     use Reported::{Converged, Reason, Words};
     let none = || Value::Null;
@@ -332,18 +331,18 @@ fn invalid(name: &str) -> Vec<(&'static str, Value, Value, Reported)> {
     ]
 }
 
-/// How a user learns of it.
+/// Visible result of an invalid Foo.
 #[derive(Clone, Copy, Debug)]
 enum Reported {
-    /// By a condition `Ready=False` with this reason.
+    /// Condition `Ready=False` with this reason.
     Reason(&'static str),
-    /// By these words in the log: the API server takes no status for it.
+    /// Log line with this text, because the API server accepts no status for the object.
     Words(&'static str),
-    /// Not at all: it has its Deployment.
+    /// No error: the Foo has its Deployment.
     Converged,
 }
 
-/// The reason of the condition Ready.
+/// Returns the reason of the condition Ready.
 fn reason(object: &DynamicObject) -> Option<&str> {
     let mut conditions = object.data["status"]["conditions"].as_array()?.iter();
     conditions.find(|c| c["type"] == "Ready")?["reason"].as_str()
@@ -361,7 +360,7 @@ fn object(name: &str, spec: &Value, status: &Value) -> DynamicObject {
     object
 }
 
-/// The CRD as it may have been once: without a schema, and without the status subresource, so that a status can be stored.
+/// Installs a CRD without a schema and without the status subresource, so that a status can be stored.
 async fn install_permissive_crd(cluster: &Cluster) {
     let mut crd = serde_json::to_value(foo_controller::api::crd()).unwrap();
     let version = &mut crd["spec"]["versions"][0];
@@ -371,8 +370,8 @@ async fn install_permissive_crd(cluster: &Cluster) {
     install(cluster, &crd).await;
 }
 
-/// Invariant I6 where the API server stores less than is written: what was pruned is not written again, whether the Foo is well
-/// or has something to complain of. No request, no event and no line of the log for a resync.
+/// The API server prunes a part of the status. The pruned part is not written again, whether or not the Foo has an error. A
+/// resync causes no request, event or log line.
 #[tokio::test]
 async fn i6b_at_rest_on_the_reference_crd_nothing_is_written() {
     const FOOS: usize = 20;
@@ -420,7 +419,7 @@ async fn i6b_at_rest_on_the_reference_crd_nothing_is_written() {
     assert_eq!(after.len(), before, "{:#?}", counts(&after[before..]));
     assert_eq!(controller.log(), log);
 
-    // What changes is still written.
+    // Changes are still written.
     let two = json!({ "spec": { "replicas": 2 } });
     foos.patch("foo-000", &PatchParams::default(), &Patch::Merge(&two))
         .await
@@ -456,7 +455,7 @@ async fn i6b_at_rest_on_the_reference_crd_nothing_is_written() {
     .await;
 }
 
-/// A policy that puts another image into every Deployment of the namespace.
+/// Returns a policy that replaces the image of every Deployment in the namespace.
 fn rewriting_policy(namespace: &str) -> Value {
     let policy = [
         json!({
@@ -491,8 +490,8 @@ fn rewriting_policy(namespace: &str) -> Value {
     json!({ "apiVersion": "v1", "kind": "List", "items": policy })
 }
 
-/// Invariant I6 where the API server stores something else than is asked: once it is known, it is let be, and said once; and what
-/// changes on either side is asked for again.
+/// A policy stores another value than the controller writes. The controller writes it once and reports it once. It writes again
+/// after the Foo or the Deployment changes.
 #[tokio::test]
 async fn i6b_at_rest_under_a_mutating_policy_nothing_is_written() {
     const FOOS: usize = 20;
@@ -587,8 +586,8 @@ async fn i6b_at_rest_under_a_mutating_policy_nothing_is_written() {
     scaled(3, "nginx:latest").await;
 }
 
-/// Rows R4 and R6, invariant I7: a Deployment that outlived its Foo, and that somebody gave to the next Foo of that name. That one is
-/// at its first generation, the Deployment was made from a later one of another Foo's.
+/// R4, R6 and I7: a Deployment outlives its Foo, and a user gives it to the next Foo of that name. The new Foo is at its first
+/// generation. The Deployment was made from a later generation of the old Foo.
 #[tokio::test]
 async fn r6a_i7_deployment_adopted_by_a_recreated_foo_is_corrected() {
     let (_, client, namespace, _controller) = setup("adopted", NO_RETRY).await;
@@ -634,7 +633,7 @@ async fn r6a_i7_deployment_adopted_by_a_recreated_foo_is_corrected() {
     converged(&client, &namespace, &name).await;
 }
 
-/// A Foo with all the metadata that the API server takes is a Foo like any other.
+/// A Foo with as much metadata as the API server accepts is reconciled like any other.
 #[tokio::test]
 async fn as_much_metadata_as_the_server_takes() {
     let (cluster, client, namespace, _controller) = setup("large", &[]).await;
@@ -681,8 +680,8 @@ async fn as_much_metadata_as_the_server_takes() {
     println!("{:#?}", counts(&requests));
 }
 
-/// A Deployment that the API server refuses, here by quota: the user reads the server's words, the tries follow the backoff
-/// (row Q3), the Foos elsewhere go on, and the Foo heals by itself when the quota is gone.
+/// Q3: the API server rejects a Deployment because of a quota. The status contains its message, and retries follow the backoff.
+/// When the quota is removed, the Foo converges without further action.
 #[tokio::test]
 async fn a_quota_refuses_the_deployment() {
     let (cluster, client, namespace, _controller) = setup("quota", &[]).await;
@@ -691,7 +690,7 @@ async fn a_quota_refuses_the_deployment() {
     let quota = json!({ "metadata": { "name": "none" }, "spec": { "hard": none } });
     let quota = serde_json::from_value(quota).unwrap();
     quotas.create(&PostParams::default(), &quota).await.unwrap();
-    // What the quota controller would write.
+    // Normally written by the quota controller.
     let status = json!({ "status": { "hard": none, "used": none } });
     quotas
         .patch_status("none", &PatchParams::default(), &Patch::Merge(&status))
@@ -738,8 +737,8 @@ async fn a_quota_refuses_the_deployment() {
     println!("{:#?}", counts(&requests(cluster, &namespace)));
 }
 
-/// A namespace that goes away (and never gets there: nothing clears it here) costs nobody anything: what cannot be created in
-/// it is tried by the backoff, without a word in the log, and a Foo being deleted gets no Deployment (row R8).
+/// R8: a terminating namespace, which is never deleted because no namespace controller runs here. A create that fails in it is
+/// retried with backoff and not logged, and a terminating Foo gets no Deployment.
 #[tokio::test]
 async fn r8_terminating_namespace_gets_no_deployment() {
     let cluster = audited().await;
@@ -790,7 +789,8 @@ async fn r8_terminating_namespace_gets_no_deployment() {
     assert_eq!(warned(), warned_before, "{}", controller.log());
 }
 
-/// Row R4: a Deployment that is not the Foo's is never written to, and the user is warned once, however often it is tried.
+/// R4: a Deployment that the Foo does not control is never written. The user gets one warning, no matter how often the
+/// reconcile is retried.
 #[tokio::test]
 async fn r4a_foreign_deployment_is_left_alone() {
     let (cluster, client, namespace, controller) = setup("foreign", &[]).await;
@@ -827,7 +827,7 @@ async fn r4a_foreign_deployment_is_left_alone() {
     );
 }
 
-/// Row R4: once the foreign Deployment is gone, the Foo gets its own, without a retry or a resync.
+/// R4: once the Deployment of another owner is deleted, the Foo gets its own, without a retry or a resync.
 #[tokio::test]
 async fn r4b_foo_gets_its_deployment_when_the_foreign_one_is_deleted() {
     let (cluster, client, namespace, _controller) = setup("way", NO_RETRY).await;
@@ -853,8 +853,8 @@ async fn r4b_foo_gets_its_deployment_when_the_foreign_one_is_deleted() {
     converged(&client, &namespace, &["taken".to_owned()]).await;
 }
 
-/// Row R4 between Foos: one gets the Deployment, the other reports it, and takes over when both Foo and Deployment are
-/// gone.
+/// R4 between Foos: one gets the Deployment, and the other reports that. The other takes over when both that Foo and the
+/// Deployment are deleted.
 #[tokio::test]
 async fn r4b_second_foo_gets_the_deployment_when_the_first_is_deleted() {
     let (cluster, client, namespace, _controller) = setup("two", &[]).await;
@@ -891,8 +891,8 @@ async fn r4b_second_foo_gets_the_deployment_when_the_first_is_deleted() {
     );
 }
 
-/// An owned Deployment whose ownerReference is edited away is foreign (row R4): left alone and reported; given back, it
-/// is the Foo's again. Its selector nobody can edit.
+/// R4: an owned Deployment whose ownerReference is removed is not written any more, and reported. With the reference restored,
+/// it is the Foo's again. Its selector is immutable.
 #[tokio::test]
 async fn r4a_deployment_without_its_owner_reference_is_left_alone() {
     let (cluster, client, namespace, _controller) = setup("edit", NO_RETRY).await;
@@ -940,8 +940,8 @@ async fn r4a_deployment_without_its_owner_reference_is_left_alone() {
     );
 }
 
-/// Invariant I7 and row R6: a generation that the Foo never had is an edit like any other. Whatever else is edited with it,
-/// or asked of the Foo later, comes to be.
+/// I7 and R6: a generation annotation that the Foo never had is reverted like any other edit. Other edits in the same patch are
+/// reverted too, and later changes of the Foo take effect.
 #[tokio::test]
 async fn r6a_i7_unknown_generation_is_reverted() {
     let (_cluster, client, namespace, _controller) = setup("generation", NO_RETRY).await;
@@ -984,8 +984,8 @@ async fn r6a_i7_unknown_generation_is_reverted() {
     are("2", 2).await;
 }
 
-/// Row R6 against another operator, which has its own idea of the image and puts that back at once: a few writes, a word to the
-/// user, and what the user asks for next comes to be.
+/// R6: another operator reverts the image at once. The controller limits its corrections and reports the dispute. The user's
+/// next change takes effect.
 #[tokio::test]
 async fn r6b_corrections_against_another_operator_are_delayed() {
     const AT_ONCE: usize = 10;
@@ -1000,7 +1000,7 @@ async fn r6b_corrections_against_another_operator_are_delayed() {
     let operator = async {
         loop {
             let params = PatchParams::default();
-            // Nothing changes where it is theirs already.
+            // No change if the image is already theirs.
             let _ = deployments
                 .patch("foo-000", &params, &Patch::Strategic(&theirs))
                 .await;
@@ -1021,7 +1021,7 @@ async fn r6b_corrections_against_another_operator_are_delayed() {
         let begun = Instant::now();
         controller.wait_for_log("changes the Deployment").await;
         sleep(Duration::from_secs(4)).await;
-        // One after each second at the most.
+        // At most one per second after the first ten.
         let most = AT_ONCE + 1 + usize::try_from(begun.elapsed().as_secs()).unwrap();
         let patches = patches();
         assert!((AT_ONCE..=most).contains(&patches), "{patches} of {most}");
@@ -1058,7 +1058,7 @@ async fn r6b_corrections_against_another_operator_are_delayed() {
     .await;
 }
 
-/// What happens without these happens because of a change.
+/// Delays longer than the tests. With them, each reaction was caused by a change.
 const NO_RETRY: &[&str] = &[
     "--backoff-initial",
     "1h",

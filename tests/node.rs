@@ -1,8 +1,8 @@
-//! What `deploy/` installs, as real pods on a real node: `make e2e` runs these tests, one after the other, in the namespaces of
-//! `tests/node/node.sh`. The audit log of the whole run is judged by the invariants after each of them.
+//! The manifests of `deploy/`, installed as real pods on a real node. `make e2e` runs these tests one after the other, in the
+//! namespaces of `tests/node/node.sh`. After each test, the invariants are checked against the audit log of the whole run.
 //!
-//! Times are printed beside what is promised. That holds for the median; each of them has [`SLACK`]: the machine may be
-//! busy.
+//! Times are printed beside the promised limits. A limit applies to the median. Single values may exceed it by [`SLACK`],
+//! because the machine may be busy.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,26 +52,26 @@ use crate::{
 const NAMESPACE: &str = "foo-system";
 const NAME: &str = "foo-controller";
 const IMAGE: &str = concat!("foo-controller:", env!("CARGO_PKG_VERSION"));
-/// The node's own address, which pods reach (`tests/node/node.sh`).
+/// Address of the node, reachable from pods (`tests/node/node.sh`).
 const NODE_ADDRESS: &str = "10.231.0.1";
-/// What runs in Foos' pods; `tests/node/e2e.sh` makes it.
+/// Image of the Foos' pods, built by `tests/node/e2e.sh`.
 const STAND_IN: &str = "stand-in:e2e";
-/// A promise: from `kubectl apply` to both replicas Ready.
+/// Promised limit: from `kubectl apply` to both replicas Ready.
 const INSTALLED: Duration = Duration::from_secs(5);
-/// A promise: the longest that a Foo waits for its Deployment while pods are replaced in an orderly way.
+/// Promised limit: longest wait of a Foo for its Deployment while pods are replaced in an orderly way.
 const ORDERLY: Duration = Duration::from_secs(1);
-/// A promise: what an idle replica has resident, in bytes.
+/// Promised limit: resident memory of an idle replica, in bytes.
 const IDLE: u64 = 12 << 20;
-/// What a busy machine may add to one of them: where others take its CPUs, a Foo waits for a second or two though no pod is
-/// replaced. A Lease that is waited out still costs more than [`ORDERLY`] and this.
+/// Tolerance for a busy machine: a Foo may wait for a second or two although no pod is replaced. Waiting out a Lease still
+/// takes longer than [`ORDERLY`] and this together.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// The folder of the node: images, logs, results.
+/// Returns the folder of the node: images, logs, results.
 fn node() -> PathBuf {
     env::var_os("NODE").expect("`make e2e` runs this").into()
 }
 
-/// Prints a figure, and keeps it for the summary.
+/// Prints a result, and records it for the summary.
 fn report(what: &str, figure: &str) {
     let line = format!("{what}: {figure}");
     println!("  {line}");
@@ -82,21 +82,21 @@ fn report(what: &str, figure: &str) {
     writeln!(results.unwrap(), "{line}").unwrap();
 }
 
-/// Prints how long something took that began then, and returns it.
+/// Prints and returns the time since `begin`.
 fn report_time(what: &str, begin: Instant) -> Duration {
     let took = begin.elapsed();
     report(what, &format!("{} ms", took.as_millis()));
     took
 }
 
-/// Runs a program of the node's; panics with what it says when it fails.
+/// Runs a program on the node, and returns its output. Panics with the error output if the program fails.
 async fn run(line: &str) -> String {
     let (output, succeeded) = try_run(line).await;
     assert!(succeeded, "{line}: {output}");
     output
 }
 
-/// Runs a program of the node's: what it says, and whether it succeeded.
+/// Runs a program on the node. Returns its output, and whether it succeeded.
 async fn try_run(line: &str) -> (String, bool) {
     let mut words = line.split(' ');
     let output = Command::new(words.next().unwrap())
@@ -115,7 +115,7 @@ async fn try_run(line: &str) -> (String, bool) {
     (String::from_utf8(said).unwrap(), succeeded)
 }
 
-/// The audit log of the run so far. The controller's requests stand under their pod's name.
+/// Returns the audit log of the run so far. The controller's requests have the name of their pod as user.
 fn audit() -> Vec<AuditEvent> {
     let log = fs::read_to_string(node().join("audit.log")).unwrap();
     let complete = log.rfind('\n').map_or("", |end| &log[..end]);
@@ -133,7 +133,7 @@ fn audit() -> Vec<AuditEvent> {
     cluster::audit::parse(&complete.lines().map(by_pod).collect::<String>())
 }
 
-/// The invariants hold in the whole run so far; I1 above all: who wrote held the Lease.
+/// Checks the invariants in the whole run so far, above all I1: the writer held the Lease.
 fn assert_invariants() {
     let log = audit();
     let ours = log
@@ -145,7 +145,7 @@ fn assert_invariants() {
         renew_deadline: Config::shipped(&APP).leader_election.renew_deadline,
     };
     let mut report = invariants::check(&log, &election, &[]);
-    // What a cut network held back arrives late, whenever it was sent: `replicas.rs` judges I2.
+    // Requests that a cut network held back arrive late, no matter when they were sent. `replicas.rs` checks I2.
     report
         .violations
         .retain(|violation| !violation.starts_with("I2"));
@@ -153,15 +153,15 @@ fn assert_invariants() {
     assert!(report.violations.is_empty(), "{report}");
 }
 
-/// What is installed: an overlay as anybody would write it.
+/// A kustomize overlay, like that of a user.
 struct Overlay {
-    /// A folder of the project.
+    /// Folder of the project.
     base: &'static str,
-    /// Lines in place of those of `config/foo-controller.toml` that set the same key.
+    /// Lines that replace the lines of `config/foo-controller.toml` with the same key.
     config: &'static [&'static str],
-    /// The image's tag.
+    /// Tag of the image.
     tag: &'static str,
-    /// Over the container of the Deployment's pods, and over the pods themselves.
+    /// Patches of the container and of the pod in the Deployment.
     container: Value,
     pod: Value,
 }
@@ -187,7 +187,7 @@ impl Overlay {
             config = config.replace(old, line);
         }
         fs::write(path.join("foo-controller.toml"), config).unwrap();
-        // Kustomize takes no absolute path.
+        // Kustomize accepts no absolute path.
         let up = "../".repeat(path.components().count() - 1);
         let base = format!(
             "{up}{}/{}",
@@ -217,13 +217,11 @@ impl Overlay {
         folder
     }
 
-    /// `kubectl apply -k`.
     async fn apply(&self) {
         let folder = self.write();
         run(&format!("kubectl apply -k {}", folder.path().display())).await;
     }
 
-    /// `kubectl delete -k`.
     async fn delete(&self) {
         let folder = self.write();
         let path = folder.path().display();
@@ -233,7 +231,7 @@ impl Overlay {
         .await;
     }
 
-    /// Applies it, and waits until its pods are Ready and the only ones.
+    /// Applies the overlay. Waits until its pods are Ready and all other pods are gone.
     async fn install(&self) -> Installation {
         self.apply().await;
         rolled_out().await;
@@ -244,7 +242,7 @@ impl Overlay {
     }
 }
 
-/// Adds these members to an object.
+/// Adds members to an object.
 fn merge(object: &mut Value, more: &Value) {
     for (key, value) in more.as_object().into_iter().flatten() {
         object[key] = value.clone();
@@ -264,12 +262,12 @@ async fn rolled_out() {
     }
 }
 
-/// The controller at work on the node.
+/// The installed controller.
 struct Installation {
     client: Client,
 }
 
-/// One of its pods.
+/// A pod of the controller.
 #[derive(Clone, Debug)]
 struct Pod {
     name: String,
@@ -281,7 +279,7 @@ struct Pod {
 }
 
 impl Installation {
-    /// Its pods, but for those that are about to go.
+    /// Returns the pods that are not being deleted.
     async fn pods(&self) -> Vec<Pod> {
         let pods: Api<PodObject> = Api::namespaced(self.client.clone(), NAMESPACE);
         let pods = pods.list(&ListParams::default()).await.unwrap();
@@ -303,7 +301,7 @@ impl Installation {
         there.map(pod).collect()
     }
 
-    /// The pod that holds the Lease, once it is another than `old`.
+    /// Waits for a pod other than `old` that holds the Lease.
     async fn leader(&self, old: Option<&Pod>) -> Pod {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
         eventually(DEADLINE, "a pod holds the Lease", async || {
@@ -320,7 +318,7 @@ impl Installation {
         .await
     }
 
-    /// Waits until a Foo has as many available replicas, by its status.
+    /// Waits until the Foo's status reports this number of available replicas.
     async fn available(&self, name: &str, replicas: i32) {
         let foos: Api<Foo> = Api::default_namespaced(self.client.clone());
         eventually(DEADLINE, "the status follows", async || {
@@ -337,7 +335,7 @@ impl Installation {
 }
 
 impl Pod {
-    /// The process id of the controller in it.
+    /// Returns the process ID of the controller in the pod.
     fn process(&self) -> Pid {
         let processes = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap());
         let mut found = processes.filter_map(|entry| {
@@ -348,7 +346,7 @@ impl Pod {
         Pid::from_raw(found.next().expect("the pod's process")).unwrap()
     }
 
-    /// What its process has resident, in bytes.
+    /// Returns the resident memory of the process in bytes.
     fn resident(&self) -> u64 {
         let status = format!("/proc/{}/status", self.process().as_raw_nonzero());
         let status = fs::read_to_string(status).unwrap();
@@ -358,14 +356,14 @@ impl Pod {
         kib * 1024
     }
 
-    /// Its log, or why there is none: a container that is started again has none for a moment.
+    /// Returns the log, or the error. A restarting container has no log for a moment.
     async fn log(&self) -> Result<String, String> {
         let logs = format!("kubectl logs -n {NAMESPACE} {}", self.name);
         let (said, there) = try_run(&logs).await;
         if there { Ok(said) } else { Err(said) }
     }
 
-    /// The first line of its log that contains `text`, waited for.
+    /// Waits for a log line that contains `text`, and returns the first one.
     async fn logs(&self, text: &str) -> String {
         eventually(DEADLINE, &format!("the log says {text:?}"), async || {
             let log = self.log().await?;
@@ -376,12 +374,12 @@ impl Pod {
     }
 }
 
-/// Foos that arrive, ten a second. Their pods are for no node: the load is the controller's.
+/// Load of ten new Foos per second. Their pods fit no node, so that only the controller has work.
 struct Load {
     client: Client,
     namespace: String,
     began: Timestamp,
-    /// What follows hits a controller at work.
+    /// Start of the measurement: the controller is at work.
     at_work: Timestamp,
     stop: oneshot::Sender<()>,
     task: JoinHandle<usize>,
@@ -436,8 +434,8 @@ impl Load {
         }
     }
 
-    /// Stops it, and reports the longest that a Foo waited for its Deployment, which all of them have then (I3): at most
-    /// what is promised.
+    /// Stops the load, and waits until every Foo has converged. Reports the longest delay of a Deployment. Fails if it exceeds
+    /// `promised` and [`SLACK`].
     async fn stop(self, what: &str, promised: Duration) {
         self.stop.send(()).unwrap();
         let count = self.task.await.unwrap();
@@ -452,7 +450,7 @@ impl Load {
             if wrong.is_empty() { Ok(()) } else { Err(wrong) }
         })
         .await;
-        // What comes next finds an empty cluster.
+        // The next test starts with an empty cluster.
         let namespace = self.namespace;
         run(&format!("kubectl delete foos --all -n {namespace}")).await;
         eventually(DEADLINE, "the load is gone", async || {
@@ -483,7 +481,7 @@ impl Load {
     }
 }
 
-/// [`ORDERLY`] holds for the median of what the tests so far have added to a wait: they run in one process.
+/// Checks that the median of the added delays of all tests so far is within [`ORDERLY`]. The tests run in one process.
 fn orderly(added: Duration) {
     static ADDED: Mutex<Vec<Duration>> = Mutex::new(Vec::new());
     let mut all = ADDED.lock().unwrap();
@@ -522,10 +520,10 @@ async fn an_empty_cluster_has_two_small_replicas_within_seconds() {
     let service = format!("/api/v1/namespaces/{NAMESPACE}/services/foo-controller-metrics:http");
     let metrics = run(&format!("kubectl get --raw {service}/proxy/metrics")).await;
     assert!(metrics.contains("\n# TYPE "), "{metrics}");
-    // The container's, 384Mi.
+    // Limit of the container: 384Mi.
     let limit = "\nfoo_controller_memory_limit_bytes 402653184\n";
     assert!(metrics.contains(limit), "{metrics}");
-    // Idle for a while, renewals and probes aside.
+    // Idle, apart from Lease renewals and probes.
     sleep(Duration::from_secs(5)).await;
     for pod in pods {
         let role = if pod.uid == leader.uid {
@@ -543,7 +541,7 @@ async fn an_empty_cluster_has_two_small_replicas_within_seconds() {
     assert_invariants();
 }
 
-/// The configuration of the image under test.
+/// Returns the configuration of the image under test.
 async fn image() -> Value {
     let archive = node().join("images/under-test.tar");
     let read = async |file: &str| {
@@ -554,7 +552,7 @@ async fn image() -> Value {
     read(manifest[0]["Config"].as_str().unwrap()).await["config"].take()
 }
 
-/// The bounds of each histogram's buckets, as they stand in a scrape.
+/// Returns the bucket bounds of each histogram, as in a scrape.
 fn bounds(metrics: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     let mut bounds = BTreeMap::<_, BTreeSet<_>>::new();
     for line in metrics.lines().filter(|line| !line.starts_with('#')) {
@@ -568,7 +566,7 @@ fn bounds(metrics: &str) -> BTreeMap<&str, BTreeSet<&str>> {
     bounds
 }
 
-/// What runs is the commit that the image names, and serves the metrics that cargo's build of the same source serves.
+/// The image runs the commit of its label, and serves the same metrics as cargo's build of the same source.
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn the_image_is_what_cargo_builds() {
@@ -608,8 +606,8 @@ async fn the_image_is_what_cargo_builds() {
     assert_invariants();
 }
 
-/// The image alone knows whom to trust on the internet, and so not this collector, which it logs and works on. With one
-/// more authority, where the image's trust has room for it, all three signals arrive.
+/// The image trusts public authorities only, not this collector. The controller logs that and continues to work. With an
+/// additional authority in `SSL_CERT_DIR`, all three signals arrive.
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn telemetry_goes_over_tls_by_the_images_own_trust() {
@@ -663,7 +661,7 @@ async fn telemetry_goes_over_tls_by_the_images_own_trust() {
     assert_invariants();
 }
 
-/// `OpenShift` assigns each namespace its users, and the group 0.
+/// `OpenShift` assigns user IDs to each namespace, and the group 0.
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn the_image_works_as_any_user() {
@@ -683,7 +681,8 @@ async fn the_image_works_as_any_user() {
     assert_invariants();
 }
 
-/// docs/telemetry.md: no restart for a changed level. The program itself sends the signal: there is nothing else in its image.
+/// docs/telemetry.md: a new log level needs no restart. The program itself sends the signal, because its image contains no
+/// other program.
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn a_running_pod_takes_over_a_changed_log_level() {
@@ -701,7 +700,7 @@ async fn a_running_pod_takes_over_a_changed_log_level() {
     let patch = Patch::Merge(json!({"data": data}));
     let patched = maps.patch(&map, &PatchParams::default(), &patch).await;
     patched.unwrap();
-    // The kubelet lays it where it is mounted when it next syncs the pod: once a minute, or when the pod changes.
+    // The kubelet updates the mounted file when it next syncs the pod: once a minute, or when the pod changes.
     let mounted = format!("/proc/{process}/root/etc/foo-controller/foo-controller.toml");
     let mut changes = 0;
     eventually(DEADLINE, "the pod has the new file", async || {
@@ -732,7 +731,8 @@ async fn a_running_pod_takes_over_a_changed_log_level() {
     assert_invariants();
 }
 
-/// docs/operations.md, "What doctor finds": of the pod that it runs in, whoever else may see that.
+/// docs/operations.md, "What doctor finds": inside a pod, `doctor` reports the state of that pod, even if other clients may not
+/// read it.
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn doctor_tells_the_state_of_its_pod() {
@@ -800,7 +800,7 @@ async fn a_foo_gets_pods_and_takes_them_along() {
     assert_invariants();
 }
 
-/// Waits until the sample's Deployment and its pods are gone.
+/// Waits until the sample's Deployment and pods are deleted.
 async fn sample_gone() {
     run("kubectl wait --for=delete deployment/foo-sample --timeout=60s").await;
     run("kubectl wait --for=delete pod -l controller=foo-sample --timeout=60s").await;
@@ -819,7 +819,7 @@ async fn the_leaders_pod_is_deleted() {
     assert_invariants();
 }
 
-/// The same pod comes back, and goes on in the term that is its own.
+/// The container restarts in the same pod, with the identity that holds the Lease.
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn the_leaders_container_is_killed() {
@@ -876,7 +876,7 @@ async fn the_kubelet_is_restarted() {
     assert_invariants();
 }
 
-/// Nothing that a pod sends reaches the API server; dropped, it does again.
+/// A firewall rule that drops all packets from a pod to the API server.
 struct Cut(String);
 
 impl Cut {
@@ -901,7 +901,7 @@ async fn the_leaders_network_is_cut() {
     let cut = Cut::off(&old).await;
     installation.leader(Some(&old)).await;
     report_time("leader cut off, another leads after", begin);
-    // It tries to write all the while.
+    // The old leader keeps trying to write.
     sleep(Duration::from_secs(3)).await;
     cut.heal().await;
     let lease = Config::shipped(&APP).leader_election.lease_duration;
@@ -939,7 +939,7 @@ async fn a_rollout_restart_delays_nobody() {
     assert_invariants();
 }
 
-/// Waits until none of these pods is there, and another one leads.
+/// Waits until none of these pods is left, and a new pod leads.
 async fn replaced(installation: &Installation, before: &[Pod]) {
     eventually(DEADLINE, "all pods are new", async || {
         let old = installation.pods().await.into_iter();
@@ -952,7 +952,7 @@ async fn replaced(installation: &Installation, before: &[Pod]) {
     installation.leader(None).await;
 }
 
-/// Not yet a release: the previous image is the same code under another tag.
+/// The previous image is the same code under another tag, since there is no previous release yet.
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn an_upgrade_and_back_delay_nobody() {
@@ -1064,7 +1064,7 @@ async fn a_broken_configuration_stops_nobody() {
     assert_invariants();
 }
 
-/// A deposed pod has its token still.
+/// A deposed pod still has a valid token.
 #[tokio::test]
 #[ignore = "make e2e"]
 async fn production_refuses_a_deposed_pods_write() {
@@ -1101,7 +1101,7 @@ async fn production_refuses_a_deposed_pods_write() {
     write(&old).await.unwrap();
     kill_process(old.process(), Signal::STOP).unwrap();
     let new = installation.leader(Some(&old)).await;
-    // Its policy sees the new holder a moment late.
+    // The policy learns of the new holder with a delay.
     let refused = eventually(DEADLINE, "the API server refuses", async || {
         write(&old).await.err().ok_or("taken")
     })
