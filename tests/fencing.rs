@@ -1,5 +1,5 @@
-//! Server-side fencing (`deploy/components/fencing`) on a real API server: who is refused what, how soon, and what the
-//! controller makes of it. Beyond hazard H6: it holds whatever a deposed leader believes.
+//! Server-side fencing (`deploy/components/fencing`) on a real API server: which writes are rejected, how soon, and the
+//! reaction of the controller. Fencing does not depend on the state of a deposed leader.
 #![allow(clippy::large_futures, reason = "a future that runs once")]
 
 use std::{
@@ -41,7 +41,7 @@ use crate::{
     controller::Controller,
 };
 
-/// Its own: what is installed here is about all namespaces.
+/// Not shared with other files: the policy applies to all namespaces.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(Options::default()));
 
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -53,12 +53,12 @@ const HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
 const POLICY: &str = "ValidatingAdmissionPolicy 'foo-controller-fencing'";
 const UID: &str = "0b9b2f1c-7d6e-4c0a-9a3e-0d4c5b6a7f80";
 
-/// A pod's name and UID.
+/// Name and UID of a pod.
 type Pod<'a> = (&'a str, &'a str);
 const A: Pod = ("pod-a", "uid-a");
 const B: Pod = ("pod-b", "uid-b");
 
-/// `deploy/` with the component, by an overlay as anybody would write it.
+/// Installs `deploy/` with the component, with an overlay like that of a user.
 pub async fn install(cluster: &Cluster) {
     apply_overlay(cluster).await;
     let crd = "crd/foos.samplecontroller.k8s.io";
@@ -84,8 +84,8 @@ async fn apply_overlay(cluster: &Cluster) {
     cluster.kubectl(&["apply", "-k", overlay]).await.success();
 }
 
-/// The shared server with the policy, and the only user of its one record. In `default`, the Foo `f` controls the
-/// Deployment `owned`, and nobody controls `free`.
+/// Exclusive use of the cluster with the policy and its only record. In `default`, the Foo `f` controls the Deployment `owned`.
+/// `free` has no owner.
 struct Bench {
     foo: Foo,
     records: Api<ServiceAccount>,
@@ -129,7 +129,7 @@ impl Bench {
         bench
     }
 
-    /// Makes sure that there is a record; it names nobody.
+    /// Creates the record if it is missing. It names no holder.
     async fn create_record(&self) {
         let record = serde_json::from_value(json!({"metadata": {"name": RECORD}})).unwrap();
         let created = self.records.create(&PostParams::default(), &record).await;
@@ -148,7 +148,7 @@ impl Bench {
         self.records.patch(RECORD, &params, &record).await.unwrap();
     }
 
-    /// The controller's account, with a token bound to this pod.
+    /// Returns a client with the controller's account and a token bound to this pod.
     async fn pod(&self, pod: Pod<'_>) -> Client {
         self.config(pod).await.try_into().unwrap()
     }
@@ -172,7 +172,7 @@ impl Bench {
         .await;
     }
 
-    /// Waits until the API server refuses it, with these words.
+    /// Waits until the API server rejects that write, with this text in the message.
     async fn refused_to(&self, pod: Pod<'_>, words: &str) {
         let client = self.pod(pod).await;
         eventually(
@@ -186,7 +186,7 @@ impl Bench {
         .await;
     }
 
-    /// Has all of it judged, and nothing done.
+    /// Sends a write as a dry run: the API server checks it without storing it.
     async fn write(&self, client: &Client, write: Write) -> Result<(), Box<Status>> {
         let deployments: Api<Deployment> = Api::default_namespaced(client.clone());
         let post = PostParams {
@@ -243,7 +243,7 @@ enum Write {
     ChangeFree,
 }
 
-/// What the policy judges.
+/// Writes that the policy checks.
 const FENCED: [Write; 6] = [
     Write::Create,
     Write::Change,
@@ -252,7 +252,7 @@ const FENCED: [Write; 6] = [
     Write::Delete("owned"),
     Write::Status,
 ];
-/// What it does not.
+/// Writes that the policy does not check.
 const FREE: [Write; 3] = [Write::CreateFree, Write::ChangeFree, Write::Delete("free")];
 
 fn deployment(name: &str, foo: Option<&Foo>) -> Deployment {
@@ -321,7 +321,7 @@ async fn i1_the_holder_alone_may_write_what_belongs_to_foos() {
             bench.write(any, write).await.unwrap();
         }
     }
-    // The other ways to scale or delete are closed by RBAC.
+    // RBAC forbids the other requests that scale or delete.
     let deployments: Api<Deployment> = Api::default_namespaced(a.clone());
     let scale = Patch::Merge(json!({"spec": {"replicas": 3}}));
     let params = PatchParams::default();
@@ -342,8 +342,8 @@ async fn i1_the_holder_alone_may_write_what_belongs_to_foos() {
     }
 }
 
-/// Hazard H20: a virtual machine was paused, and every clock in it. To the fence in the controller the term is live, though another
-/// replica leads by now; to the API server it is not.
+/// A virtual machine was paused with all its clocks. For the fence in the controller the term is still valid, although another
+/// replica leads. The API server rejects the write.
 #[tokio::test]
 async fn h20_a_leader_whose_clock_stood_still_is_refused_by_the_api_server() {
     let bench = Bench::new().await;
@@ -368,7 +368,7 @@ async fn h20_a_leader_whose_clock_stood_still_is_refused_by_the_api_server() {
     bench.admitted(B).await;
     let refused = write("owned").await.unwrap_err();
     assert!(fence::is_refused(&refused), "{refused}");
-    // Not by the fence in the controller, which makes no difference between them.
+    // The fence in the controller treats all writes alike, so the API server made the difference.
     write("free").await.unwrap();
 }
 
@@ -387,8 +387,8 @@ async fn a_record_that_names_nobody_lets_nobody_write() {
     }
 }
 
-/// Whomever the record names, and without any: with `parameterNotFoundAction: Deny`, all Deployments of the cluster would be
-/// frozen then.
+/// Requests of other users pass, no matter which holder the record names, and without a record. With `parameterNotFoundAction:
+/// Deny`, a missing record would block all Deployments of the cluster.
 #[tokio::test]
 async fn nobody_else_is_judged() {
     let bench = Bench::new().await;
@@ -412,14 +412,14 @@ async fn nobody_else_is_judged() {
     judged().await;
     let delete = DeleteParams::default();
     bench.records.delete(RECORD, &delete).await.unwrap();
-    // Nor is the controller: whoever leads next cannot say so.
+    // The controller passes as well: without a record, the next leader could not name itself in it.
     bench.admitted(A).await;
     judged().await;
     bench.create_record().await;
     bench.refused_to(A, "nobody does").await;
 }
 
-/// H9: CEL shortens the name as [`Identity`] does.
+/// CEL truncates the pod name like [`Identity`].
 #[tokio::test]
 async fn h9_a_long_identity_is_the_same_on_both_sides() {
     let bench = Bench::new().await;
@@ -433,8 +433,7 @@ async fn h9_a_long_identity_is_the_same_on_both_sides() {
     }
 }
 
-/// How long after the record changed hands the API server still goes by the old holder: not much longer than it takes it to answer
-/// a write at all.
+/// The API server follows a changed record within a small multiple of the time that a write takes.
 #[tokio::test]
 async fn a_hand_over_is_seen_within_a_few_round_trips() {
     let bench = Bench::new().await;
@@ -492,12 +491,12 @@ fn median(what: &str, times: &mut [Duration]) -> Duration {
     median
 }
 
-/// What `kubectl delete -k` and `apply -k` leave of the fence, on each of two API servers on one etcd: one that follows the next
-/// hand-over. (By a Lease as its parameter, the policy goes on naming the leader of before: kubernetes#130887.)
+/// After `kubectl delete -k` and `apply -k`, the policy follows the next change of leader on both API servers of one etcd.
+/// (With a Lease as its parameter, it would keep naming the previous leader: kubernetes#130887.)
 #[tokio::test]
 async fn fencing_that_was_reinstalled_follows_the_next_leader_on_every_api_server() {
     let cluster = Cluster::start(Options::default());
-    // Both from before the policy: a server that finds it at its start watches its parameter for good.
+    // Both start before the policy exists: a server that finds the policy at its start never stops watching the parameter.
     let servers = [
         cluster.kubeconfig().to_owned(),
         cluster.start_second_apiserver().await,
@@ -507,7 +506,7 @@ async fn fencing_that_was_reinstalled_follows_the_next_leader_on_every_api_serve
     let admin = cluster.client().await;
     let a = Replica::create(&cluster, "foo-controller-a").await;
     let b = Replica::create(&cluster, "foo-controller-b").await;
-    // Each at another server.
+    // Each replica uses another server.
     let mut leader = a.run(&servers[0], &[]);
     leader.wait_for_log("gained the lease").await;
     let standby = b.run(&servers[1], &[]);
@@ -520,10 +519,10 @@ async fn fencing_that_was_reinstalled_follows_the_next_leader_on_every_api_serve
         .kubectl(&[&["delete"], &fencing[..]].concat())
         .await
         .success();
-    // As long as it takes an API server to let go of a parameter's informer, five times.
+    // Five times as long as an API server takes to stop a parameter's informer.
     tokio::time::sleep(Duration::from_secs(5)).await;
     apply_overlay(&cluster).await;
-    // The record is new: the policy knows nobody until the leader is rejected.
+    // The new record names no holder until a write of the leader is rejected.
     for (pod, words) in [(&a, "nobody does"), (&b, "does not lead")] {
         for server in &servers {
             pod.refused_at(server, "before", words).await;
@@ -568,7 +567,7 @@ impl Foos {
         }
     }
 
-    /// Creates a Foo and waits for its Deployment; how long that took.
+    /// Creates a Foo and waits for its Deployment. Returns the elapsed time.
     async fn deployed(&self, name: &str) -> Duration {
         let spec = FooSpec {
             deployment_name: name.into(),
@@ -590,8 +589,8 @@ impl Foos {
     }
 }
 
-/// Without an election the one replica writes the record at its start, and again when another name is in it. A record that the
-/// settings name and that is not there is reported.
+/// Without leader election, the only replica writes the record at its start, and again after another client has changed it. A
+/// configured record that does not exist is logged.
 #[tokio::test]
 async fn without_an_election_the_record_names_the_replica() {
     let bench = Bench::new().await;
@@ -618,8 +617,8 @@ async fn without_an_election_the_record_names_the_replica() {
     assert_eq!(controller.stop().await, 0);
 }
 
-/// The whole life of a Foo under the policy, with the rights that `deploy/` gives and no others: all that it needs, and
-/// nothing that it does not. In between, somebody takes the Lease by hand.
+/// The life of a Foo under the policy, with exactly the permissions of `deploy/`. In between, a user edits the holder of the
+/// Lease.
 #[tokio::test]
 async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
     let cluster = Cluster::start(Options {
@@ -628,15 +627,15 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
     });
     install(&cluster).await;
     let admin = cluster.client().await;
-    // A name that does not fit into an identity.
+    // Too long for an identity.
     let name = format!("foo-controller-{}", "x".repeat(100));
     let replica = Replica::create(&cluster, &name).await;
-    // The Lease is created, and would be waited for as long as it lasts.
+    // This replica creates the Lease. Another one would have to wait for its full duration.
     let mut creator = replica.run(cluster.kubeconfig(), &[]);
     creator.wait_for_log("nobody has held the lease yet").await;
     assert_eq!(creator.stop().await, 0);
     cluster.release_lease(NAMESPACE, LEASE).await;
-    // Its next renewal is beyond every deadline of this test: what happens is not the renewal's doing.
+    // The next renewal is later than all deadlines of this test, so it is not the cause of any event.
     let mut controller = replica.run(
         cluster.kubeconfig(),
         &[
@@ -687,10 +686,10 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
     ready("second", 2).await;
     gone("first").await;
 
-    // The Lease is taken by hand, and the record with it.
+    // A user edits the Lease and the record.
     hold(&admin, Some("intruder")).await;
     set("second", 3).await;
-    // Its first write may still have been let in; the one after that is not.
+    // The first write may still pass, a later one does not.
     eventually(DEADLINE, "a write is refused", async || {
         let drift = uuid::Uuid::new_v4().to_string();
         let patch = Patch::Merge(json!({"metadata": {"labels": {"controller": drift}}}));
@@ -719,7 +718,7 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
     assert_well_typed(&cluster).await;
 }
 
-/// Write by hand who holds the Lease, as its holder would (H21), and the record with it.
+/// Edits the holder in the Lease and in the record. Without a holder, the Lease looks like one that its holder released.
 async fn hold(admin: &Client, holder: Option<&str>) {
     let records: Api<ServiceAccount> = Api::namespaced(admin.clone(), NAMESPACE);
     let leases: Api<Lease> = Api::namespaced(admin.clone(), NAMESPACE);
@@ -741,12 +740,12 @@ async fn hold(admin: &Client, holder: Option<&str>) {
         .unwrap();
 }
 
-/// Our account's request that was refused.
+/// Returns whether this is a rejected request of the controller's account.
 fn is_refused(event: &AuditEvent) -> bool {
     event.code == 403 && event.user == ACCOUNT
 }
 
-/// The policy alone refused anything, nothing was reported to a user, and every right was of use.
+/// Only the policy rejected requests, no rejection is in a status, and every granted permission was used.
 async fn assert_right_requests(cluster: &Cluster) {
     let audit: Vec<_> = cluster
         .audit()
@@ -773,7 +772,7 @@ async fn assert_right_requests(cluster: &Cluster) {
     assert_eq!(used, granted(cluster).await);
 }
 
-/// kube-controller-manager has checked the policy's expressions and finds no fault.
+/// kube-controller-manager has type-checked the policy's expressions without a warning.
 async fn assert_well_typed(cluster: &Cluster) {
     let policy = "validatingadmissionpolicy/foo-controller-fencing";
     let status = ["get", policy, "-o=jsonpath={.status}"];
@@ -792,7 +791,7 @@ struct Replica {
     home: tempfile::TempDir,
 }
 
-/// A pod of this service account in the controller's namespace, which no kubelet starts; its UID.
+/// Creates a pod with this service account in the controller's namespace. No kubelet starts it. Returns its UID.
 pub async fn create_pod(cluster: &Cluster, name: &str, account: &str) -> String {
     let pod = json!({
         "apiVersion": "v1",
@@ -839,7 +838,7 @@ impl Replica {
         }
     }
 
-    /// Its kubeconfig for the server of this one.
+    /// Returns its kubeconfig for the server of the kubeconfig `admin`.
     fn kubeconfig(&self, admin: &Path) -> PathBuf {
         let config = std::fs::read_to_string(admin).unwrap();
         let mut config: Value = serde_json::from_str(&config).unwrap();
@@ -849,7 +848,7 @@ impl Replica {
         path
     }
 
-    /// The controller as this pod runs it, at this server.
+    /// Starts the controller of this pod, connected to this server.
     fn run(&self, admin: &Path, args: &[&str]) -> Controller {
         let kubeconfig = self.kubeconfig(admin);
         Controller::spawn(|command| {
@@ -863,7 +862,7 @@ impl Replica {
         })
     }
 
-    /// What this server says to a write of this pod to the Foo's Deployment of this name.
+    /// Sends a write of this pod to a Foo's Deployment, as a dry run, and returns the server's response.
     async fn write(&self, admin: &Path, name: &str) -> Result<(), Box<Status>> {
         let config = Kubeconfig::read_from(self.kubeconfig(admin)).unwrap();
         let options = KubeConfigOptions::default();
@@ -899,7 +898,7 @@ impl Replica {
     }
 }
 
-/// What was asked for with success, as `verb resource`.
+/// Returns the successful requests as `verb resource`.
 fn used(audit: &[AuditEvent]) -> BTreeSet<String> {
     let done = audit
         .iter()
@@ -911,11 +910,11 @@ fn used(audit: &[AuditEvent]) -> BTreeSet<String> {
     .collect()
 }
 
-/// What Kubernetes allows whoever has a name (`ClusterRole` `system:basic-user`): to ask for one's own rights.
+/// Permission of every user (`ClusterRole` `system:basic-user`): to review its own permissions.
 const EVERYBODYS: &str = "create selfsubjectaccessreviews";
 
-/// A right that this server has no need of. It streams lists as watches, which an older one cannot; and it lacks the admission
-/// plugin that checks whether foos/finalizers might be updated, which nobody does.
+/// Returns whether only other servers need this permission. Servers that cannot stream lists need `list`. Servers with the
+/// admission plugin `OwnerReferencesPermissionEnforcement` check `foos/finalizers`, which the controller never writes.
 fn is_needed_elsewhere(right: &str) -> bool {
     match right {
         "update foos/finalizers" => true,
@@ -923,7 +922,7 @@ fn is_needed_elsewhere(right: &str) -> bool {
     }
 }
 
-/// What `deploy/` allows, as `verb resource`, but for what [`is_needed_elsewhere`].
+/// Returns the permissions of `deploy/` as `verb resource`, except those of [`is_needed_elsewhere`].
 async fn granted(cluster: &Cluster) -> BTreeSet<String> {
     let in_namespace = format!("--namespace={NAMESPACE}");
     let roles = [

@@ -940,8 +940,8 @@ async fn r4a_deployment_without_its_owner_reference_is_left_alone() {
     );
 }
 
-/// I7 and R6: a generation annotation that the Foo never had is reverted like any other edit. Other edits in the same patch are
-/// reverted too, and later changes of the Foo take effect.
+/// I7 and R6: a generation annotation that the Foo never had is reverted like any other edit. Replicas edited in the same patch
+/// are reverted too, and later changes of the Foo take effect.
 #[tokio::test]
 async fn r6a_i7_unknown_generation_is_reverted() {
     let (_cluster, client, namespace, _controller) = setup("generation", NO_RETRY).await;

@@ -1,4 +1,4 @@
-//! The process (rows P1–P3): how it finds its cluster, how it waits for one, how it stops, what it says about itself.
+//! The process: how it finds its cluster, waits for it, and stops, and its messages about itself.
 
 use std::{
     path::Path,
@@ -27,14 +27,14 @@ use crate::{
 const DEADLINE: Duration = Duration::from_secs(30);
 const LEASE: &str = "foo-controller";
 
-/// A namespace on the shared server, with the CRD there.
+/// Creates a namespace on the shared server, with the CRD installed.
 async fn namespace(prefix: &str) -> String {
     static CRD: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
     CRD.get_or_init(|| shared().install_crd()).await;
     shared().namespace(prefix).await
 }
 
-/// A server to break, one test at a time; whole again at the start of each.
+/// A server for destructive tests, one at a time. It is thawed at the start of each test.
 async fn fragile() -> MutexGuard<'static, Option<Cluster>> {
     static FRAGILE: Mutex<Option<Cluster>> = Mutex::const_new(None);
     let mut cluster = FRAGILE.lock().await;
@@ -64,7 +64,7 @@ fn foo(name: &str) -> Value {
     })
 }
 
-/// A kubeconfig like the cluster's, with something else in it.
+/// Writes a copy of the cluster's kubeconfig with a change.
 fn kubeconfig(cluster: &Cluster, file: &Path, change: impl FnOnce(&mut Value)) {
     let text = std::fs::read(cluster.kubeconfig()).unwrap();
     let mut kubeconfig = serde_json::from_slice(&text).unwrap();
@@ -73,7 +73,7 @@ fn kubeconfig(cluster: &Cluster, file: &Path, change: impl FnOnce(&mut Value)) {
     std::fs::write(file, kubeconfig.to_string()).unwrap();
 }
 
-/// A GET's status code.
+/// Returns the status code of a GET.
 async fn get(addr: std::net::SocketAddr, path: &str) -> u16 {
     let mut stream = TcpStream::connect(addr).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: it\r\nConnection: close\r\n\r\n");
@@ -83,8 +83,8 @@ async fn get(addr: std::net::SocketAddr, path: &str) -> u16 {
     answer.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// No variable makes a proxy of the way to the API server, however it is written and whatever is excepted from it: everywhere in
-/// the environment it is the same broken or silent one. What a kubeconfig names, is refused.
+/// Proxy variables are ignored for the API server, in either case and with any exceptions: all of them name the same broken or
+/// silent proxy. A proxy in the kubeconfig is rejected.
 #[tokio::test]
 async fn proxies_of_the_environment_are_not_used() {
     let namespace = namespace("proxy").await;
@@ -146,7 +146,7 @@ async fn proxies_of_the_environment_are_not_used() {
     );
 }
 
-/// Row P1: each way to name the cluster, and what goes over what.
+/// Each method to name the cluster, and their precedence.
 #[tokio::test]
 async fn p1_finds_its_cluster() {
     let namespace = namespace("find").await;
@@ -183,7 +183,7 @@ async fn p1_finds_its_cluster() {
     );
 }
 
-/// Row P1: an address without TLS (`kubectl proxy` beside it) will do alone, also in an image that has no CA certificates.
+/// An address without TLS (`kubectl proxy` as a sidecar) is sufficient, also in an image without CA certificates.
 #[tokio::test]
 async fn p1_an_address_without_tls_needs_no_certificates() {
     let empty = tempfile::tempdir().unwrap();
@@ -196,7 +196,7 @@ async fn p1_an_address_without_tls_needs_no_certificates() {
     controller.wait_for_log("Connection refused").await;
 }
 
-/// Row P1: a kubeconfig that is of no use is said in one line that names it, and who named it.
+/// An invalid kubeconfig is reported in one line, which contains its path or the setting that named it.
 #[tokio::test]
 async fn p1_a_useless_kubeconfig_ends_it_with_2() {
     let dir = tempfile::tempdir().unwrap();
@@ -207,7 +207,7 @@ async fn p1_a_useless_kubeconfig_ends_it_with_2() {
         path.display().to_string()
     };
     let missing = dir.path().join("missing").display().to_string();
-    // What is quoted of it could be its token.
+    // A quoted part of the file could be its token.
     let broken = file("broken", "token: secret\nclusters: [");
     let empty = file("empty", "");
     let lost = file("lost", "current-context: nowhere");
@@ -243,8 +243,8 @@ async fn p1_a_useless_kubeconfig_ends_it_with_2() {
     }
 }
 
-/// Hazard H17: outside a pod nothing says where the Lease is. Neither the kubeconfig, nor `default`, nor the pod that this is, if it
-/// works in another cluster than its own, says where the cluster's own replicas have theirs.
+/// Outside a pod, the namespace of the Lease must be configured. The kubeconfig, `default`, or the own pod of a replica for
+/// another cluster do not determine the namespace of the other replicas.
 #[tokio::test]
 async fn h17_an_election_outside_a_pod_needs_a_namespace() {
     let dir = tempfile::tempdir().unwrap();
@@ -302,8 +302,8 @@ async fn h17_an_election_outside_a_pod_needs_a_namespace() {
     }
 }
 
-/// Hazard H18: two processes of one pod have one identity, also where no port is in the way of the second. When the first is gone,
-/// however, the next goes on with its Lease.
+/// Two processes of one pod have the same identity, even if no port conflict stops the second one. After the first has ended,
+/// the next process continues with its Lease.
 #[tokio::test]
 async fn h18_two_processes_of_one_pod_never_both_lead() {
     let namespace = namespace("pod").await;
@@ -342,7 +342,6 @@ async fn h18_two_processes_of_one_pod_never_both_lead() {
     );
 }
 
-/// Row P2.
 #[tokio::test]
 async fn p2_either_signal_ends_it_with_0() {
     let namespace = namespace("signal").await;
@@ -355,7 +354,7 @@ async fn p2_either_signal_ends_it_with_0() {
     }
 }
 
-/// A controller that leads, both of whose workers wait for the answer to a create that the API server has not got yet.
+/// A leader with two workers. Both wait for the response to a create that the proxy holds back.
 struct InFlight {
     controller: Controller,
     creates: [Held; 2],
@@ -394,7 +393,7 @@ impl InFlight {
         deployments.list(&<_>::default()).await.unwrap().items.len()
     }
 
-    /// Whether somebody else could lead at once.
+    /// Returns whether another replica could acquire the Lease immediately.
     async fn is_released(&self) -> bool {
         let client = shared().client().await;
         let leases = Api::<Lease>::namespaced(client, &self.namespace);
@@ -408,7 +407,7 @@ impl InFlight {
     }
 }
 
-/// Row P2: what was under way is finished, not cut off: nothing was made whose answer the controller did not get.
+/// Work in flight is completed: the controller receives the response to every create.
 #[tokio::test]
 async fn p2_work_in_flight_finishes() {
     let mut flight = InFlight::start(&[]).await;
@@ -427,7 +426,7 @@ async fn p2_work_in_flight_finishes() {
     assert!(flight.is_released().await);
 }
 
-/// Row P2: no longer than the shutdown timeout, though. What is cut off may land yet: until it cannot, nobody else leads.
+/// Work in flight is cut off after the shutdown timeout. A request may still be executed later, so the Lease is not released.
 #[tokio::test]
 async fn p2_work_that_hangs_is_cut_off() {
     let mut flight = InFlight::start(&["--shutdown-timeout=1s"]).await;
@@ -441,20 +440,20 @@ async fn p2_work_that_hangs_is_cut_off() {
     assert!(!flight.is_released().await);
 }
 
-/// Row P2.
 #[tokio::test]
 async fn p2_a_second_signal_ends_it_with_1() {
     let mut flight = InFlight::start(&["--shutdown-timeout=1h"]).await;
     let controller = &mut flight.controller;
     controller.signal(Signal::TERM);
-    // Two signals at once may be one: it has taken the first when it wants no more work.
+    // Two signals in quick succession may be delivered as one. The first was received once the controller logs that it is
+    // stopping.
     controller.wait_for_log("stopping").await;
     controller.signal(Signal::INT);
     assert_eq!(controller.exit_code().await, 1);
     assert_eq!(controller.logged("stopped"), 0);
 }
 
-/// Row P3; the reason of R4.
+/// The error is that of a Deployment that the Foo does not control.
 #[tokio::test]
 async fn p3_every_retry_names_its_object_and_reason() {
     let namespace = namespace("retry").await;
@@ -480,7 +479,7 @@ async fn p3_every_retry_names_its_object_and_reason() {
     }
 }
 
-/// No API server at the start: said once, waited for, and worked with when it is there.
+/// Without an API server, the controller logs that once, waits, and starts to work when the server is there.
 #[tokio::test]
 async fn waits_for_the_api_server() {
     let cluster = Cluster::start(Options::default());
@@ -507,7 +506,8 @@ async fn waits_for_the_api_server() {
     }
 }
 
-/// No CRD: the log says what is missing and the command, `/readyz` says no, and the work begins once it is there.
+/// Without the CRD, the log contains its name and the command to install it, and `/readyz` fails. The work starts when the CRD
+/// is installed.
 #[tokio::test]
 async fn waits_for_the_crd() {
     let cluster = fragile().await;
@@ -531,7 +531,7 @@ async fn waits_for_the_crd() {
     assert_eq!(controller.logged("is not installed"), 1);
 }
 
-/// `/livez` answers, and `/readyz` says no, while the API server does not.
+/// While the API server does not respond, `/livez` succeeds and `/readyz` fails.
 #[tokio::test]
 async fn lives_before_it_is_ready() {
     let cluster = fragile().await;
@@ -552,7 +552,7 @@ async fn lives_before_it_is_ready() {
     .await;
 }
 
-/// A service account with a kubeconfig of its own, and no rights but those that it is given.
+/// A service account with its own kubeconfig. It has only the permissions granted by a test.
 struct Account {
     home: String,
     name: &'static str,
@@ -599,7 +599,7 @@ impl Account {
         apply(shared(), namespace, &binding).await;
     }
 
-    /// What deploy/base grants for the work.
+    /// Grants the permissions for the work, as in deploy/base.
     async fn may_work_in(&self, namespace: &str) {
         let rules = [
             (FOOS, "foos", "list,watch"),
@@ -610,7 +610,7 @@ impl Account {
         self.grant(namespace, "works", &rules).await;
     }
 
-    /// What deploy/base grants for the election.
+    /// Grants the permissions for the election, as in deploy/base.
     async fn may_lead(&self) {
         let verbs = "create,get,list,watch,patch";
         let rules = [("coordination.k8s.io", "leases", verbs)];
@@ -630,8 +630,8 @@ impl Account {
         })
     }
 
-    /// A replica for these namespaces that stands in the election of `home`. What it cannot serve any more, it gives up
-    /// after 3 s.
+    /// Starts a replica for these namespaces that takes part in the election of `home`. It stops serving a namespace 3 s after
+    /// a permission is lost.
     fn stand(&self, namespaces: &[&str]) -> Controller {
         let scopes: Vec<_> = namespaces
             .iter()
@@ -652,7 +652,7 @@ impl Account {
 
 const FOOS: &str = "samplecontroller.k8s.io";
 
-/// Waits for the Foo's Deployment, and for the Foo to report it.
+/// Waits until the Foo has its Deployment and a status.
 async fn deployed(namespace: &str, name: &str, within: Duration) {
     let begun = Instant::now();
     let client = shared().client().await;
@@ -679,7 +679,7 @@ async fn deployed(namespace: &str, name: &str, within: Duration) {
     );
 }
 
-/// All checks of readiness, and the answer's code.
+/// Returns the status code and all readiness checks.
 async fn readiness(controller: &Controller) -> (u16, String) {
     let addr = controller.http_addr().await;
     let mut stream = TcpStream::connect(addr).await.unwrap();
@@ -703,7 +703,7 @@ async fn ready(controller: &Controller, code: u16, says: &str) {
     .await;
 }
 
-/// Without rights it says which it lacks, and works once it has them.
+/// The controller logs each missing permission, and starts to work when all are granted.
 #[tokio::test]
 async fn names_the_right_that_it_lacks() {
     let namespace = namespace("rights").await;
@@ -737,7 +737,8 @@ async fn names_the_right_that_it_lacks() {
     assert_eq!(controller.logged("not allowed to create deployments"), 1);
 }
 
-/// Each namespace is served for itself, with one replica and with two; the forbidden one is, as soon as it may be.
+/// Each namespace is served independently, with one replica and with two. The forbidden one is served as soon as the permission
+/// is granted.
 #[tokio::test]
 async fn a_forbidden_namespace_stops_no_other() {
     const SOON: Duration = Duration::from_secs(10);
@@ -777,7 +778,7 @@ async fn a_forbidden_namespace_stops_no_other() {
     assert_eq!(begun, 1, "within the term");
 }
 
-/// Who can work leads, also where somebody who cannot was there first.
+/// A replica with the permissions leads, even if one without them was started earlier.
 #[tokio::test]
 async fn a_replica_that_can_work_leads_instead_of_one_that_cannot() {
     let namespace = namespace("able").await;
@@ -805,7 +806,7 @@ async fn a_replica_that_can_work_leads_instead_of_one_that_cannot() {
     assert_eq!(readiness(&unable).await.0, 503);
 }
 
-/// What a leader may do can be taken from it, and no watch ends by that. Another leads then, and it lives on.
+/// A leader can lose its permissions without the end of a watch. Then another replica leads, and this one stays alive.
 #[tokio::test]
 async fn a_leader_that_loses_its_rights_lets_another_lead() {
     let namespace = namespace("revoked").await;
@@ -828,7 +829,7 @@ async fn a_leader_that_loses_its_rights_lets_another_lead() {
         accounts[leader].revoke(&namespace).await;
         let name = format!("foo-{round}");
         apply(shared(), &namespace, &foo(&name)).await;
-        // Given up after 3 s, released at once; or else the Lease expires, after 3 s more.
+        // Stops serving after 3 s and then releases the Lease. Without the release, the Lease would expire after 3 s more.
         let begun = Instant::now();
         deployed(&namespace, &name, Duration::from_secs(20)).await;
         assert!(begun.elapsed() > Duration::from_secs(1), "nobody else led");
@@ -851,7 +852,7 @@ async fn a_leader_that_loses_its_rights_lets_another_lead() {
     }
 }
 
-/// A port that is taken is a matter of configuration.
+/// A port that is in use is a configuration error.
 #[tokio::test]
 async fn a_taken_port_ends_it_with_2() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -869,7 +870,7 @@ async fn a_taken_port_ends_it_with_2() {
     }
 }
 
-/// `log.format`: one JSON object a line, or text without the colours of a terminal.
+/// `log.format`: one JSON object per line, or text without terminal colours.
 #[tokio::test]
 async fn logs_in_the_form_asked_for() {
     let namespace = namespace("form").await;
@@ -895,7 +896,7 @@ async fn logs_in_the_form_asked_for() {
     assert!(!text.log().contains('\u{1b}'), "{}", text.log());
 }
 
-/// The token is in no log, however much is logged.
+/// The token is not logged at any level.
 #[tokio::test]
 async fn the_token_is_never_logged() {
     let namespace = namespace("token").await;
@@ -911,7 +912,7 @@ async fn the_token_is_never_logged() {
     }
 }
 
-/// As `kubectl create deployment` prints them: here of Deployments whose pods `PodSecurity` would refuse.
+/// The same warnings that `kubectl create deployment` prints: here about Deployments whose pods `PodSecurity` would reject.
 #[tokio::test]
 async fn warnings_of_the_api_server_are_logged_once() {
     let namespace = namespace("warned").await;

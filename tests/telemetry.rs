@@ -1,5 +1,4 @@
-//! What an operator on call gets to see: traces and logs as a real collector receives them, and a controller that does not
-//! mind what becomes of the collector.
+//! Traces and logs as a real collector receives them. The controller continues to work if the collector fails.
 
 use std::{
     process::{Command, Stdio},
@@ -17,7 +16,7 @@ use crate::{
     proxy::{Answer, Proxy},
 };
 
-/// A controller that works in `namespace` and exports to `endpoint`, at once.
+/// Starts a controller that works in `namespace` and exports to `endpoint` with short delays.
 fn controller(
     cluster: &Cluster,
     namespace: &str,
@@ -69,7 +68,7 @@ fn foo(name: &str, deployment: &str, replicas: i32) -> Value {
     })
 }
 
-/// What was decided in a reconcile.
+/// Returns the decisions of a reconcile.
 fn decisions<'a>(trace: &Trace<'a>) -> Vec<&'a str> {
     let events = trace.roots().flat_map(|root| &root.events);
     events
@@ -86,7 +85,7 @@ fn requests<'a>(trace: &Trace<'a>) -> Vec<&'a Span> {
         .collect()
 }
 
-/// Waits until a reconcile of the Foo is such, and returns the id of its trace.
+/// Waits for a reconcile of the Foo that `such` accepts, and returns its trace ID.
 async fn reconciled(
     collector: &Collector,
     foo: &str,
@@ -103,11 +102,11 @@ async fn reconciled(
     collector.wait_for(what, find).await
 }
 
-/// The trace that changed a Foo.
+/// Trace context of the client that changed the Foo.
 const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-/// One Foo's life: for each reconcile one trace with what woke it, what was decided, each request with its answer, and the
-/// log records that belong to it.
+/// The life of a Foo. Each reconcile is one trace with its trigger, its decisions, each request with its response, and its log
+/// records.
 #[tokio::test]
 async fn a_foos_life_is_traced() {
     let (cluster, collector) = tokio::join!(with_pods(), Collector::start());
@@ -214,21 +213,22 @@ async fn a_foos_life_is_traced() {
     collector.wait_for("the last words", said).await;
 }
 
-/// On the page of traces, each of them is found by what woke it and what came of it.
+/// The title of each trace on the trace page contains its trigger and its result.
 fn page_names(reconciles: &[Trace<'_>]) {
     let page = page("life", reconciles);
     for heading in [
         "  Foo changed: create, status</summary>",
         "  Deployment changed: patch",
         "  retry: failed: Resource &quot;taken&quot; already exists",
-        // An event of its Deployment may be the last before it.
+        // A change of its Deployment may have triggered the last reconcile.
         " changed: nothing: the Foo is gone</summary>",
     ] {
         assert!(page.contains(heading), "{heading} is not in {page}");
     }
 }
 
-/// The trace of a reconcile that creates the Deployment, of a Foo that names a trace, in the pod that the test describes.
+/// Checks the trace of a reconcile that creates the Deployment. The Foo has a trace context, and the process has the pod
+/// variables of the test.
 fn is_of_the_creation(trace: &Trace<'_>, namespace: &str) {
     let root = trace.roots().next().unwrap();
     assert_eq!(root.attributes["reconcile.trigger"], "change");
@@ -236,14 +236,14 @@ fn is_of_the_creation(trace: &Trace<'_>, namespace: &str) {
     assert_eq!(root.attributes["reconcile.attempt"], 1);
     assert_eq!(root.attributes["object.generation"], 1);
     assert_eq!(root.attributes["object.namespace"], namespace);
-    // What the resource says of the process is said of nothing else.
+    // Attributes of the process are only in the resource.
     assert!(!root.attributes.contains_key("k8s.namespace.name"));
     assert!(root.attributes["object.uid"].is_string());
     assert!(root.attributes["reconcile.queue_seconds"].is_f64());
     assert_eq!(root.links[0].trace_id, TRACEPARENT[3..35]);
     let requests = requests(trace);
     let names = requests.iter().map(|span| span.name.as_str()).collect();
-    // What it writes beside, such as what else a Foo may own, comes between.
+    // Other requests and decisions may come between, for example about another owned object.
     for (mut all, these) in [
         (decisions(trace), &["create", "status"][..]),
         (
@@ -284,7 +284,7 @@ fn is_of_the_creation(trace: &Trace<'_>, namespace: &str) {
     }
 }
 
-/// One root, a parent for every span, and nobody's name in a request's.
+/// Checks that there is one root span, a parent for every other span, and no object name in the name of a request.
 fn is_whole(trace: &Trace<'_>) {
     assert_eq!(trace.roots().count(), 1, "{trace}");
     assert_eq!(trace.orphans().count(), 0, "{trace}");
@@ -296,8 +296,8 @@ fn is_whole(trace: &Trace<'_>) {
     }
 }
 
-/// A new leader's initial sync is distinguished from a change; gaining and releasing the Lease are traces with their
-/// requests, and renewals that succeed are none.
+/// The initial sync of a new leader has its own trigger. Acquiring and releasing the Lease are traces with their requests.
+/// Successful renewals are not traced.
 #[tokio::test]
 async fn an_election_is_traced() {
     let (cluster, collector) = tokio::join!(with_pods(), Collector::start());
@@ -318,7 +318,7 @@ async fn an_election_is_traced() {
     let ready = [&["-n", &namespace], &ready[..]].concat();
     cluster.kubectl(&ready).await.success();
     assert_eq!(first.stop().await, 0);
-    // A resync that finds nothing to do is no trace, and a Foo that changed is no mere resync.
+    // Gives the initial sync work to do: a resync without changes is not traced, and a changed Foo has another trigger.
     let delete = ["-n", &namespace, "delete", "deployment", "a"];
     cluster.kubectl(&delete).await.success();
     let mut second = controller(cluster, &namespace, &collector.endpoint(), lead);
@@ -359,7 +359,7 @@ async fn an_election_is_traced() {
     assert_eq!(lone.count(), 0);
 }
 
-/// TLS by an authority of one's own, and past whatever proxy the environment names.
+/// Uses TLS with a private authority. Proxy variables of the environment are ignored.
 #[tokio::test]
 async fn exports_over_tls() {
     let (cluster, collector) = tokio::join!(with_pods(), Collector::start_tls());
@@ -382,7 +382,7 @@ async fn exports_over_tls() {
     assert!(line.contains("UnknownIssuer"), "{line}");
 }
 
-/// A collector that wants to know its clients: who has a certificate gets in, who has none gets an error.
+/// The collector requires a client certificate. With one the export succeeds, without one it fails.
 #[tokio::test]
 async fn exports_with_a_certificate_of_its_own() {
     let (cluster, collector) = tokio::join!(with_pods(), Collector::start_mutual_tls());
@@ -408,7 +408,7 @@ async fn exports_with_a_certificate_of_its_own() {
     collector.wait_for("traces, logs and metrics", all).await;
 }
 
-/// What is set for all signals and for one, as it arrives; and that the exporter's own doings are no part of it, at any level.
+/// Variables for all signals and for a single one take effect. The exporter's own log records are not exported at any level.
 #[tokio::test]
 async fn variables_have_their_effect() {
     let cluster = with_pods().await;
@@ -494,8 +494,8 @@ async fn variables_have_their_effect() {
     );
 }
 
-/// Of each signal, what is sent is what its own variable says, where that is set to something, or else the general one. A
-/// value is percent-encoded there, and as it is when sent.
+/// For each signal, its own variable applies unless it is blank. Otherwise the general one applies. Values are percent-encoded
+/// in the variable, and sent decoded.
 #[tokio::test]
 async fn what_is_sent_is_what_the_variables_say() {
     const GENERAL: &str =
@@ -540,7 +540,7 @@ async fn what_is_sent_is_what_the_variables_say() {
             own,
             false,
         ),
-        // The general ones are of no account, whatever they are.
+        // The general values are ignored, even if they are invalid.
         (
             Some("nonsense"),
             own_value,
@@ -593,7 +593,7 @@ async fn what_is_sent_is_what_the_variables_say() {
     }
 }
 
-/// The program where it finds no cluster: its exit code, and what it says.
+/// Runs the program without a cluster. Returns its exit code and standard error.
 fn without_a_cluster(vars: &[(&str, &str)]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_foo-controller"));
     command
@@ -609,7 +609,8 @@ fn without_a_cluster(vars: &[(&str, &str)]) -> (Option<i32>, String) {
 
 const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.1:1");
 
-/// A variable that there is no doing without ends the program with exit code 2 and one line; without an endpoint nobody cares.
+/// An invalid variable without a safe default ends the program with exit code 2 and one line. Without an endpoint it is
+/// ignored.
 #[test]
 fn a_wrong_variable_is_refused() {
     for (name, value, line) in [
@@ -638,9 +639,9 @@ fn a_wrong_variable_is_refused() {
     }
 }
 
-/// What the OpenTelemetry specification has ignored, all at once, ends nothing: the program goes on to look for its cluster,
-/// and each variable is warned about once. What it allows is not. (`every_variable_goes_by_the_specification`, beside the
-/// code, goes through all of them one by one.)
+/// Values that the OpenTelemetry specification ignores do not end the program. It continues to look for its cluster, and warns
+/// about each variable once. Valid values cause no warning. (`every_variable_goes_by_the_specification`, beside the code, tests
+/// each variable separately.)
 #[test]
 fn what_the_specification_allows_ends_nothing() {
     let odd = [
@@ -684,7 +685,7 @@ fn what_the_specification_allows_ends_nothing() {
             "{name}: {log}"
         );
     }
-    // Nothing is exported by OTLP, so nothing is warned about.
+    // OTLP is not used, so there is no warning.
     for vars in [
         &[("OTEL_METRICS_EXPORTER", "prometheus")][..],
         &[("OTEL_SDK_DISABLED", "True"), ENDPOINT, odd[4]],
@@ -694,7 +695,8 @@ fn what_the_specification_allows_ends_nothing() {
     }
 }
 
-/// Whatever stands where a collector should be: the Foos get their Deployments, it is said once, and the end comes in time.
+/// With any faulty collector, the Foos get their Deployments, the failure is logged once per signal, and the process exits in
+/// time.
 #[tokio::test]
 async fn a_bad_collector_holds_nobody_up() {
     let cluster = with_pods().await;
@@ -709,7 +711,7 @@ async fn a_bad_collector_holds_nobody_up() {
     ] {
         let mock = Mock::start(behaviour).await;
         let namespace = cluster.namespace("bad").await;
-        // Less than it takes to find out that a collector is silent.
+        // Shorter than the time to detect a silent collector.
         let timeout = Duration::from_secs(6);
         let mut controller = controller(cluster, &namespace, &mock.endpoint(), |command| {
             command.arg("--shutdown-timeout=6s");
@@ -723,7 +725,7 @@ async fn a_bad_collector_holds_nobody_up() {
         }
         controller.wait_for_log("cannot export").await;
         if let Behaviour::Answer(..) = behaviour {
-            // The collector's own words, not only its code.
+            // The collector's message, and not only its code.
             controller.wait_for_log(WORDS).await;
         }
         let asked = Instant::now();
@@ -745,7 +747,7 @@ async fn a_bad_collector_holds_nobody_up() {
     }
 }
 
-/// What the last export at the end loses is logged, whichever signals there are: the traces alone, the logs, the metrics, all.
+/// A failed last export is logged for each signal: traces, logs, metrics, and all together.
 #[tokio::test]
 async fn a_last_export_that_is_lost_is_logged() {
     let cluster = with_pods().await;
@@ -755,7 +757,7 @@ async fn a_last_export_that_is_lost_is_logged() {
     for (number, exported) in ["TRACES", "LOGS", "METRICS", "all"].into_iter().enumerate() {
         for (endpoint, lost) in [(collector.endpoint(), false), (refused.endpoint(), true)] {
             let mut controller = controller(cluster, &namespace, &endpoint, |command| {
-                // Nothing is exported before the end.
+                // No export before shutdown.
                 for name in ["OTEL_BSP_SCHEDULE_DELAY", "OTEL_BLRP_SCHEDULE_DELAY"] {
                     command.env(name, "3600000");
                 }
@@ -781,8 +783,8 @@ async fn a_last_export_that_is_lost_is_logged() {
     }
 }
 
-/// Certificates, keys and the authority are rotated at the same paths: the next connection is made with the new ones, and while
-/// the files do not go together, with the old ones.
+/// Certificates, keys and the CA are rotated at the same paths. The next connection uses the new ones. As long as the files do
+/// not match, it uses the old ones.
 #[tokio::test]
 async fn rotated_certificates_are_read_again() {
     let (cluster, mut collector) = tokio::join!(with_pods(), Collector::start_mutual_tls());
@@ -822,7 +824,7 @@ async fn rotated_certificates_are_read_again() {
     );
 }
 
-/// A load balancer forgets connections on which nothing is sent for a while, and resets them when something is: nothing is lost.
+/// A load balancer drops idle connections, and resets them at the next request. No telemetry is lost.
 #[tokio::test]
 async fn a_connection_that_is_reset_loses_nothing() {
     const PAUSES: usize = 6;
@@ -846,7 +848,7 @@ async fn a_connection_that_is_reset_loses_nothing() {
         }
     };
     for pause in 0..PAUSES {
-        // Connections are there, and have nothing to send.
+        // The connections are open and idle.
         controller.wait_for_log("started workers").await;
         balancer.forget();
         let name = format!("pause-{pause}");
@@ -862,7 +864,7 @@ async fn a_connection_that_is_reset_loses_nothing() {
     }
 }
 
-/// What the controller has on /metrics.
+/// Returns the controller's metrics.
 async fn metrics(controller: &Controller) -> String {
     let url = format!("http://{}", controller.http_addr().await);
     let client = kube::Client::try_from(kube::Config::new(url.parse().unwrap())).unwrap();
@@ -870,7 +872,7 @@ async fn metrics(controller: &Controller) -> String {
     client.request_text(request).await.unwrap()
 }
 
-/// A collector that is gone amid the work costs what it would have got; it is counted and logged once, and that it is back.
+/// A collector that is down causes a loss of telemetry. The loss is counted and logged once, and so is the recovery.
 #[tokio::test]
 async fn a_collector_that_comes_back_gets_what_comes_then() {
     let (cluster, mut collector) = tokio::join!(with_pods(), Collector::start());
@@ -911,7 +913,7 @@ async fn a_collector_that_comes_back_gets_what_comes_then() {
     assert!(logged <= 3, "{}", controller.log());
 }
 
-/// Waits until an export of spans has failed. (What is logged first may be about the metrics.)
+/// Waits until an export of spans has failed. (The first log line may be about the metrics.)
 async fn loses_traces(controller: &Controller) {
     eventually(DEADLINE, "spans that are lost", async || {
         let metrics = metrics(controller).await;
@@ -925,7 +927,7 @@ async fn loses_traces(controller: &Controller) {
     .await;
 }
 
-/// What the queue has no room for is dropped, counted and logged; the work does not wait for room.
+/// Spans that do not fit into the queue are dropped, counted and logged. The work does not wait for the queue.
 #[tokio::test]
 async fn what_is_dropped_is_counted() {
     let (cluster, collector) = tokio::join!(with_pods(), Collector::start());
@@ -949,7 +951,7 @@ async fn what_is_dropped_is_counted() {
     assert_eq!(controller.logged("the collector is too slow"), 1);
 }
 
-/// SIGHUP takes over a changed `log.level`, and a configuration that is wrong changes nothing.
+/// SIGHUP applies a changed `log.level`. An invalid configuration changes nothing.
 #[tokio::test]
 async fn sighup_changes_the_log_level() {
     let cluster = with_pods().await;
@@ -988,7 +990,7 @@ async fn sighup_changes_the_log_level() {
     controller.wait_for_log("TRACE").await;
 }
 
-/// Credentials that a kubeconfig has in an address, of the API server or of a proxy, are in no line, whoever writes it.
+/// Credentials in the server URL or proxy URL of a kubeconfig are in no log line of any crate.
 #[tokio::test]
 async fn no_line_has_credentials_of_an_address() {
     let folder = tempfile::tempdir().unwrap();
@@ -1036,7 +1038,7 @@ async fn no_line_has_credentials_of_an_address() {
     }
 }
 
-/// What an API server, or who stands in its place, says cannot forge a line, in either format.
+/// A message of the API server, or of an impostor, cannot forge a log line in either format.
 #[tokio::test]
 async fn an_api_server_cannot_forge_a_line() {
     const FORGERY: Answer = Answer::json(
@@ -1067,7 +1069,7 @@ async fn an_api_server_cannot_forge_a_line() {
     }
 }
 
-/// A hundred Foos that fail for one reason, again and again, are a few lines.
+/// A hundred Foos that keep failing for the same reason cause only a few log lines.
 #[tokio::test]
 async fn one_cause_is_logged_a_few_times() {
     let cluster = with_pods().await;
