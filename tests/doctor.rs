@@ -1,4 +1,4 @@
-//! The command `doctor`, against a real API server: each line and exit code, and that it writes nothing.
+//! The command `doctor` on a real API server: each line and exit code, and the absence of writes.
 
 mod admission;
 mod surroundings;
@@ -25,7 +25,7 @@ use crate::{
     invariants::FENCING_HOLDER,
 };
 
-/// Its own: what is installed here is about all namespaces.
+/// Not shared with other files: the installed objects apply to all namespaces.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
     Cluster::start(Options {
         audit: true,
@@ -55,7 +55,7 @@ const ANSWERS: [&str; 16] = [
     "skipped replica: http.debug_state is false",
 ];
 
-/// What it printed, and its exit code.
+/// Output and exit code of the command.
 #[derive(Debug)]
 struct Said {
     code: Option<i32>,
@@ -64,7 +64,7 @@ struct Said {
 }
 
 impl Said {
-    /// The lines as `grade check: text`, with what is another each time written as one word.
+    /// Returns the lines as `grade check: text`, with variable parts replaced by a fixed word.
     fn lines(&self) -> Vec<String> {
         let server = &CLUSTER.ready().server;
         let lines = self.stdout.lines().map(|line| {
@@ -80,8 +80,8 @@ impl Said {
         lines.collect()
     }
 
-    /// That it says what it says where all is well, but for these lines, each in place of the one about the same; and the exit
-    /// code.
+    /// Checks the exit code, and that the lines are those of a healthy cluster, except `differ`. Each of these replaces the
+    /// line of the same check.
     fn is_but_for(&self, code: i32, differ: &[&str]) {
         let about = |line: &str| {
             line.split_once(' ')
@@ -101,7 +101,7 @@ impl Said {
     }
 }
 
-/// Runs it for the Lease of `deploy`, with nothing else in its environment.
+/// Runs `doctor` for the Lease of `deploy`, with no other environment variables.
 async fn doctor(kubeconfig: &Path, flags: &[&str]) -> Said {
     run(bound_command(PROGRAM), kubeconfig, flags).await
 }
@@ -142,7 +142,7 @@ async fn apply(manifest: &Value) {
     applied.await.success();
 }
 
-/// Changes `object` by a JSON merge patch.
+/// Changes `object` with a JSON merge patch.
 async fn patch(object: &str, change: &Value) {
     let change = change.to_string();
     let args = ["patch", "--type=merge", "-p", &change, "-n", "foo-system"];
@@ -151,24 +151,24 @@ async fn patch(object: &str, change: &Value) {
     CLUSTER.kubectl(&args).await.success();
 }
 
-/// Has the fencing record name this holder.
+/// Writes this holder into the fencing record.
 async fn record(holder: &str) {
     let named = json!({ "metadata": { "annotations": { (FENCING_HOLDER): holder } } });
     patch("serviceaccount foo-controller-fencing", &named).await;
 }
 
-/// The cluster by oneself, with all of `deploy` and the component fencing in it, and a Lease that was released.
+/// Returns exclusive use of the cluster, with all of `deploy` and the fencing component installed, and with a released Lease.
 async fn installed() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::const_new(());
     let alone = ALONE.lock().await;
-    // A test that failed leaves its webhooks.
+    // A failed test leaves its webhooks.
     kubectl("delete validatingwebhookconfiguration checked --ignore-not-found").await;
     fencing::install(&CLUSTER).await;
     CLUSTER.release_lease("foo-system", "foo-controller").await;
     alone
 }
 
-/// A kubeconfig of whoever asks as this user.
+/// Returns a kubeconfig that impersonates this user.
 fn kubeconfig_as(folder: &Path, user: &str) -> PathBuf {
     let text = std::fs::read(CLUSTER.kubeconfig()).unwrap();
     let mut kubeconfig: Value = serde_json::from_slice(&text).unwrap();
@@ -178,7 +178,7 @@ fn kubeconfig_as(folder: &Path, user: &str) -> PathBuf {
     path
 }
 
-/// Installed, all is well; and of all its requests, only reviews are no reads.
+/// A complete installation has no findings. All requests except reviews are reads.
 #[tokio::test]
 async fn a_healthy_cluster_is_found_healthy_and_left_as_it_is() {
     let _alone = installed().await;
@@ -204,7 +204,7 @@ async fn a_healthy_cluster_is_found_healthy_and_left_as_it_is() {
     assert!(odd.is_empty(), "{odd:?}");
 }
 
-/// Who holds the Lease is named, with the time that has passed.
+/// The line about the Lease contains the holder and the time since the last renewal.
 #[tokio::test]
 async fn the_lease_is_told_as_it_is() {
     let _alone = installed().await;
@@ -253,7 +253,7 @@ async fn the_lease_is_told_as_it_is() {
         );
 }
 
-/// A CRD of before, of later, of somebody else's, or worded otherwise, by what the API server makes of it; and none.
+/// A CRD that is older, newer or different is graded by its effect on the API server. So is a missing CRD.
 #[tokio::test]
 async fn a_crd_that_is_not_this_programs_is_told() {
     type Change = fn(&mut Value);
@@ -319,7 +319,7 @@ async fn a_crd_that_is_not_this_programs_is_told() {
     for (change, code, line) in cases {
         let mut crd = serde_json::to_value(foo_controller::api::crd()).unwrap();
         change(&mut crd["spec"]["versions"][0]);
-        // Of what was there before, nothing is kept.
+        // `replace` keeps nothing of the previous CRD.
         let crd = crd.to_string();
         let replace = CLUSTER.kubectl_stdin(&["replace", "-f", "-"], &crd);
         replace.await.success();
@@ -328,7 +328,7 @@ async fn a_crd_that_is_not_this_programs_is_told() {
 
     let folder = tempfile::tempdir().unwrap();
     let nobody = kubeconfig_as(folder.path(), "nobody");
-    // An API server that begins to store its objects anew while it is deleted may never be done.
+    // The API server may never finish the deletion of a CRD whose storage it is reinitializing.
     eventually(DEADLINE, "Foos are served again", async || {
         let foos = CLUSTER.kubectl(&["get", "foos", "-A"]).await;
         foos.status.success().then_some(()).ok_or(foos.stderr)
@@ -338,7 +338,7 @@ async fn a_crd_that_is_not_this_programs_is_told() {
     let missing =
         "error CRD foos.samplecontroller.k8s.io: missing: kubectl apply -f deploy/crd.yaml";
     administrator().await.is_but_for(1, &[missing]);
-    // Who may not read CRDs learns it, too, as soon as the API server has noticed.
+    // A user without access to CRDs gets the same line, once the API server's discovery is updated.
     eventually(DEADLINE, "discovery forgets it", async || {
         let said = doctor(&nobody, &[]).await.lines().swap_remove(2);
         if said == missing { Ok(()) } else { Err(said) }
@@ -351,8 +351,8 @@ fn remove(version: &mut Value, path: &str, field: &str) {
     assert!(fields.unwrap().remove(field).is_some());
 }
 
-/// With the controller's own rights what it needs is there, and what only an administrator may see is said to be unseen;
-/// without any, each right is named.
+/// With the controller's own permissions, its needs are met, and each check that needs an administrator is skipped. Without any
+/// permission, each missing one is listed.
 #[tokio::test]
 async fn rights_that_are_missing_are_named() {
     let _alone = installed().await;
@@ -402,7 +402,7 @@ async fn rights_that_are_missing_are_named() {
         ],
     );
 
-    // One right, in one of two namespaces.
+    // One permission is missing in one of two namespaces.
     let folder = tempfile::tempdir().unwrap();
     let user = "system:serviceaccount:default:limited";
     let limited = kubeconfig_as(folder.path(), user);
@@ -437,7 +437,7 @@ async fn rights_that_are_missing_are_named() {
     kubectl("delete rolebinding limited").await;
 }
 
-/// What is found where a pod of this service account holds the Lease, and is recorded; the pod is gone again after it.
+/// Returns the output while a pod of this service account holds the Lease and is in the record. Deletes the pod afterwards.
 async fn led_by_a_pod_of(account: &str) -> Said {
     let service_account = json!({
         "apiVersion": "v1",
@@ -455,7 +455,7 @@ async fn led_by_a_pod_of(account: &str) -> Said {
     said
 }
 
-/// A fencing policy that is not the one of this Lease, or judges nothing, protects nobody.
+/// A fencing policy for another Lease, or without effect, is an error.
 #[allow(
     clippy::too_many_lines,
     reason = "one policy, one mistake after the other"
@@ -474,14 +474,14 @@ async fn a_policy_that_does_not_go_by_this_lease_is_told() {
     )
     .await;
     patch(binding, &param("foo-system", "foo-controller-fencing")).await;
-    // Of another Lease, all about the first one is wrong.
+    // For another Lease, the first policy is wrong.
     let other = doctor(CLUSTER.kubeconfig(), &["--lease-name=other"]).await;
     assert_eq!(
         other.lines()[7],
         "error fencing policy: foo-controller-fencing goes by serviceaccount/foo-controller-fencing in foo-system, and the Lease's is \
          other-fencing in foo-system: name that in its binding's paramRef"
     );
-    // With a record in its own namespace, it is another installation's.
+    // With a record in that namespace, the policy belongs to another installation.
     patch(binding, &param("default", "foo-controller-fencing")).await;
     kubectl("create serviceaccount foo-controller-fencing -n default").await;
     is(
@@ -577,7 +577,8 @@ async fn a_policy_that_does_not_go_by_this_lease_is_told() {
     .await;
 }
 
-/// A collector is connected to, and sent nothing; one that is down, or says nothing, is told, and the work would go on.
+/// `doctor` connects to the collector and sends nothing. A collector that is down or silent is a warning, since the controller
+/// works without it.
 #[tokio::test]
 async fn a_collector_that_is_down_is_told() {
     let _alone = installed().await;
@@ -609,7 +610,7 @@ async fn a_collector_that_is_down_is_told() {
     said.is_but_for(0, &[&unanswered]);
 }
 
-/// An administrator's token goes to nobody who only listens where a replica would.
+/// An administrator's token is not sent to a process that only listens on the address of a replica.
 #[tokio::test]
 async fn a_replica_that_asks_for_a_token_is_not_asked_from_elsewhere() {
     let _alone = installed().await;
@@ -623,7 +624,8 @@ async fn a_replica_that_asks_for_a_token_is_not_asked_from_elsewhere() {
     );
 }
 
-/// Nobody listens, nobody answers, or an answer has no end: that is told within half a minute, and what is beside the cluster is looked at.
+/// An API server that is down, silent or sends an endless response is reported within half a minute. Checks that do not need it
+/// still run.
 #[tokio::test]
 async fn no_cluster_is_told_in_time() {
     let _alone = installed().await;
@@ -650,7 +652,7 @@ async fn no_cluster_is_told_in_time() {
     let address = format!("http://{}", endless.local_addr().unwrap());
     let sending = tokio::spawn(async move {
         let (mut connection, _) = endless.accept().await.unwrap();
-        // Who answers before being asked is not heard.
+        // The client ignores a response that arrives before its request.
         connection.read_u8().await.unwrap();
         let mut part = b"HTTP/1.1 200 OK\r\n\r\n".to_vec();
         while connection.write_all(&part).await.is_ok() {
@@ -676,7 +678,7 @@ async fn no_cluster_is_told_in_time() {
     assert!(took < Duration::from_secs(30), "{took:?}");
 }
 
-/// What keeps a replica from its start, keeps this from its start.
+/// `doctor` rejects the same configuration as a replica.
 #[tokio::test]
 async fn what_is_configured_wrong_ends_it_with_2() {
     let nowhere = Path::new("/nowhere/kubeconfig");

@@ -1,5 +1,5 @@
-//! What happens when the API server goes away, stands still or talks nonsense, and what the controller costs it when nothing
-//! happens. The controller is the real one, the API server too; the audit log is the judge.
+//! An API server that dies, freezes or returns nonsense, and the requests of an idle controller. The controller and the API
+//! server are real. The tests check the audit log.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::{
     proxy::{Answer, At, On, Proxy, Rule},
 };
 
-/// Row Q4, invariant I6: where nothing changes, three resyncs of 500 Foos send not one request.
+/// Without changes, three resyncs of 500 Foos send no request.
 #[tokio::test]
 async fn q4_i6a_three_resyncs_of_500_foos_send_no_request() {
     const RESYNC: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ async fn q4_i6a_three_resyncs_of_500_foos_send_no_request() {
     let namespace = cluster.namespace("rest").await;
     let names = names("foo", 500);
     create(&client, &namespace, &names).await;
-    // A user of its own: also what is asked of no namespace is found.
+    // With its own user, so that requests without a namespace are found as well.
     let replica = cluster.kubeconfig_of("replica-1");
     let _controller = Controller::start(
         cluster,
@@ -69,7 +69,7 @@ async fn q4_i6a_three_resyncs_of_500_foos_send_no_request() {
     assert_eq!(after.len(), before, "{:#?}", counts(&after[before..]));
 }
 
-/// A Foo that is created and scaled costs four writes and at most two events (invariant I6, row R9).
+/// R9: a Foo that is created and scaled costs four writes and at most two events.
 #[tokio::test]
 async fn a_foos_life_costs_four_writes() {
     const FOOS: usize = 50;
@@ -115,8 +115,8 @@ async fn a_foos_life_costs_four_writes() {
     assert_eq!(counts, BTreeMap::from(expected));
 }
 
-/// Row R1: while Foos wait for their Deployments, no statuses are reported but in the eighth turn, which keeps them
-/// from starving.
+/// R1: while Foos wait for their Deployments, only every eighth turn is for a status. That turn keeps the statuses from
+/// starving.
 #[tokio::test]
 async fn r1_deployments_precede_statuses() {
     const FOOS: usize = 100;
@@ -140,7 +140,7 @@ async fn r1_deployments_precede_statuses() {
     assert!(early <= FOOS / 4, "{:#?}", counts(&requests));
 }
 
-/// The API server dies in the middle of 200 Foos and comes back: all converge, nothing is done twice.
+/// The API server dies while 200 Foos are created, and restarts. All converge, and no write is repeated.
 #[tokio::test]
 async fn the_api_server_is_killed_amid_200_foos() {
     amid_200_foos(async |cluster, controller| {
@@ -152,7 +152,7 @@ async fn the_api_server_is_killed_amid_200_foos() {
     .await;
 }
 
-/// The API server stands still for 30 s in the middle of 200 Foos: all converge, nothing is done twice.
+/// The API server freezes for 30 s while 200 Foos are created. All converge, and no write is repeated.
 #[tokio::test]
 async fn the_api_server_is_frozen_amid_200_foos() {
     amid_200_foos(async |cluster, _| {
@@ -163,8 +163,8 @@ async fn the_api_server_is_frozen_amid_200_foos() {
     .await;
 }
 
-/// Hazard H6: with the API server frozen for a minute, the leader shuts its fence by the renew deadline, before the Lease
-/// could be anybody else's; afterwards one replica leads, and the work goes on.
+/// The API server is frozen for a minute. The leader closes its fence at the renew deadline, before another replica could take
+/// the Lease. Afterwards one replica leads, and the work continues.
 #[tokio::test]
 async fn h6_a_leader_fences_itself_while_the_api_server_is_frozen() {
     let cluster = audited_alone().await;
@@ -256,8 +256,8 @@ async fn amid_200_foos(outage: impl AsyncFn(&Cluster, &Controller)) {
     assert!(causes.values().all(|count| *count == 1), "{causes:#?}");
 }
 
-/// Row R10: what is deleted while the watch is down is noticed when it goes on where it was: a Deployment is created again, and a Foo's
-/// Deployment is left to the garbage collector.
+/// R10: deletions during an outage of the watches are seen when the watches resume. A deleted Deployment is created again. The
+/// Deployment of a deleted Foo is left to the garbage collector.
 #[tokio::test]
 async fn r10b_deletions_during_an_outage_of_the_watch_are_noticed() {
     let Setup {
@@ -291,10 +291,10 @@ async fn r10b_deletions_during_an_outage_of_the_watch_are_noticed() {
     assert_eq!(of_the_deleted.count(), 1, "its creation, once");
 }
 
-/// A load balancer resets idle watches: they resume from their versions, with no list and no line in the log.
+/// A load balancer resets idle watches. They resume from their resourceVersions, without a list or a log line.
 #[tokio::test]
 async fn idle_watches_that_are_reset_go_on() {
-    // An end within 5 s counts as a failure.
+    // A watch that ends within 5 s counts as failed.
     const IDLE: Duration = Duration::from_secs(7);
     let Setup {
         client,
@@ -338,8 +338,8 @@ async fn idle_watches_that_are_reset_go_on() {
     }
 }
 
-/// Row R10: a watch that is too far behind (410, as after a compaction) lists again, and sees what was deleted meanwhile. A
-/// server that answers so every time is not asked for lists without pause.
+/// R10: a watch that is too far behind (410, as after a compaction) lists again, and sees the deletions. If the server returns
+/// 410 each time, the lists are sent with backoff.
 #[tokio::test]
 async fn r10b_expired_watch_lists_again() {
     const GONE: &str = concat!(
@@ -379,8 +379,8 @@ async fn r10b_expired_watch_lists_again() {
     tokio::join!(old((410, GONE)), old((200, EXPIRED)));
 }
 
-/// Row R10: a list in pages of which a later one is refused (410: its version was compacted meanwhile) begins anew. Of
-/// what its first page had, and was deleted since, nothing is left.
+/// R10: a paged list starts again if the server rejects a later page (410, because its version was compacted). An object of the
+/// first page that was deleted in between is not kept.
 #[tokio::test]
 async fn r10d_list_with_an_expired_page_starts_again() {
     const NO_STREAM: &str = concat!(
@@ -402,7 +402,7 @@ async fn r10d_list_with_an_expired_page_starts_again() {
         .answer(Answer::json(422, NO_STREAM));
     let gone = proxy.on("list", "foos").nth(2);
     let gone = gone.answer(Answer::json(410, EXPIRED));
-    // The second attempt, of which the first rule has not counted the 410.
+    // In the second attempt. The first rule did not count the request that got the 410.
     let mut again = proxy.on("list", "foos").nth(2).hold(At::Server);
     let two_each = |request: &mut http::Request<Vec<u8>>| {
         let uri = request.uri().to_string().replace("limit=500", "limit=2");
@@ -428,8 +428,8 @@ async fn r10d_list_with_an_expired_page_starts_again() {
     assert_eq!(of_the_deleted.count(), 0);
 }
 
-/// A write whose answer does not come, or comes as half of it or as garbage, was made or not: either way it is made
-/// once, and the Foo ends right, whichever write that is.
+/// The response to a write is lost, truncated or corrupted. Whether or not the API server executed the write, it is executed
+/// exactly once in the end, and the Foo converges.
 #[tokio::test]
 async fn an_answer_that_is_lost_or_broken_costs_no_second_write() {
     type Break = fn(On<'_>) -> Rule;
@@ -467,11 +467,11 @@ async fn an_answer_that_is_lost_or_broken_costs_no_second_write() {
     futures::future::join_all(breaks.into_iter().map(survive)).await;
 }
 
-/// Half an event.
+/// The first half of an event.
 const EVENT: &str = r#"{"type":"ADDED","object":{"kind":"Foo","apiVersion":"samplecontroller.k8s.io/v1alpha1","metadata":{"na"#;
 
-/// Whatever comes in place of a watch is logged in one line a resource, tried again by ever longer pauses, and
-/// forgotten once the API server is back.
+/// Nonsense instead of a watch is logged in one line per resource. The watch is retried with backoff, and recovers with the API
+/// server.
 #[tokio::test]
 async fn nonsense_in_place_of_the_watch() {
     const HTML: &str = "<html><body><h1>502 Bad Gateway</h1></body></html>";
@@ -522,7 +522,7 @@ async fn nonsense_in_place_of_the_watch() {
     futures::future::join_all(nonsense.into_iter().map(survive)).await;
 }
 
-/// A watch that ends as soon as it is opened, without an error, is not opened again without pause.
+/// A watch that ends immediately, without an error, is reopened with backoff.
 #[tokio::test]
 async fn a_watch_that_ends_at_once() {
     let ends = async |(what, body)| {
@@ -533,8 +533,8 @@ async fn a_watch_that_ends_at_once() {
     tokio::join!(ends(("nothing", "")), ends(("half a line", EVENT)));
 }
 
-/// Sees to it that the tries of the two watches come in pauses of 100 ms, doubling: the first five of each take 1.5 s, less a
-/// fifth for the randomness. The first try of each may be two requests: a streamed list, and one in pages instead.
+/// Checks that both watches are retried with pauses from 100 ms, doubled each time. The first five pauses of each take 1.5 s,
+/// minus a fifth for jitter. The first attempt of each may be two requests: a streamed list, and a paged list instead.
 async fn assert_paused(rule: &Rule, what: &str) {
     let begun = Instant::now();
     eventually(DEADLINE, what, async || match rule.hits() {
@@ -550,7 +550,7 @@ async fn assert_paused(rule: &Rule, what: &str) {
     );
 }
 
-/// A controller whose way to the API server is a proxy, in a namespace of its own.
+/// A controller in its own namespace, connected to the API server through a proxy.
 struct Setup {
     client: Client,
     namespace: String,
@@ -563,7 +563,7 @@ impl Setup {
         Self::with(prefix, |_| ()).await.0
     }
 
-    /// With these rules of the proxy from the beginning.
+    /// Starts with these rules in the proxy.
     async fn with<R>(prefix: &str, rules: impl FnOnce(&Proxy) -> R) -> (Self, R) {
         let cluster = audited().await;
         let client = cluster.client().await;

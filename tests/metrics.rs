@@ -1,5 +1,5 @@
-//! What the metrics say of the real controller: all of them from the start, the right numbers after a Foo's life, the same to
-//! everybody who asks; and that Prometheus, its rules and the dashboard know what to do with them.
+//! Metrics of the real controller: all exist from the start, have the right values after a Foo's life, and are the same for a
+//! scrape and an export. Prometheus, its rules and the dashboard can use them.
 #![allow(clippy::float_cmp, reason = "counts are exact")]
 
 use std::{
@@ -34,10 +34,10 @@ use crate::{
 const DEADLINE: Duration = Duration::from_mins(1);
 const COMPONENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/components/prometheus");
 
-/// The section of what only an export brings along.
+/// Section of the metrics that exist only with an export.
 const OF_THE_SDK: &str = "Telemetry, where it is exported";
 
-/// A controller of a namespace of its own, at rest but for what the test does.
+/// A controller with its own namespace. It is idle unless the test does something.
 struct Scene {
     namespace: String,
     controller: Controller,
@@ -45,7 +45,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// With a controller that works.
+    /// Starts a controller, and waits until its workers run.
     async fn new(name: &str, env: &[(&str, String)]) -> Self {
         let scene = Self::start(name, env).await;
         scene.controller.wait_for_log("started workers").await;
@@ -97,7 +97,7 @@ impl Scene {
         Scrape::parse(&self.text().await)
     }
 
-    /// What is scraped once this is so.
+    /// Scrapes until `so` returns true.
     async fn scrape_until(&self, what: &str, so: impl Fn(&Scrape) -> bool) -> Scrape {
         eventually(DEADLINE, what, async || {
             let scrape = self.scrape().await;
@@ -106,7 +106,7 @@ impl Scene {
         .await
     }
 
-    /// What is scraped once nothing has to be done any more.
+    /// Scrapes until the controller is idle.
     async fn at_rest(&self) -> Scrape {
         let mut before = self.scrape().await;
         eventually(DEADLINE, "all is at rest", async || {
@@ -124,7 +124,7 @@ impl Scene {
     }
 }
 
-/// The values by series, the types by name.
+/// Values by series, and types by name.
 #[derive(Debug)]
 struct Scrape {
     series: BTreeMap<String, f64>,
@@ -147,13 +147,13 @@ impl Scrape {
         }
     }
 
-    /// The value of a series, written as it is in the text.
+    /// Returns the value of a series, written as in the text.
     fn get(&self, series: &str) -> f64 {
         let found = self.series.get(series);
         *found.unwrap_or_else(|| panic!("no {series} in {self:#?}"))
     }
 
-    /// What changes only when something is done.
+    /// Returns the series that change only when the controller works.
     fn about_work(&self) -> BTreeMap<&str, f64> {
         let prefixes = [
             "controller_runtime_",
@@ -167,13 +167,13 @@ impl Scrape {
             .map(|(name, value)| (name.as_str(), *value));
         series
             .filter(|(name, _)| prefixes.iter().any(|prefix| name.starts_with(prefix)))
-            // Goes on at rest.
+            // Also grows when idle.
             .filter(|(name, _)| !name.starts_with("foo_controller_cache_age_seconds"))
             .collect()
     }
 }
 
-/// A name that appears in a series, without what a histogram adds to it.
+/// Returns the metric name of a series, without the suffixes of a histogram.
 fn family<'a>(series: &'a str, names: &BTreeMap<String, String>) -> &'a str {
     let name = series.split('{').next().unwrap();
     let stems = ["_bucket", "_sum", "_count"].map(|suffix| name.strip_suffix(suffix));
@@ -182,7 +182,7 @@ fn family<'a>(series: &'a str, names: &BTreeMap<String, String>) -> &'a str {
         .unwrap_or(name)
 }
 
-/// The keys of a series' labels, less a bucket's bound.
+/// Returns the label names of a series, without the bound of a bucket.
 fn labels(series: &str) -> BTreeSet<&str> {
     let labels = series.split_once('{').map_or("", |(_, labels)| labels);
     let keys = labels
@@ -191,7 +191,7 @@ fn labels(series: &str) -> BTreeSet<&str> {
     keys.filter(|key| *key != "le").collect()
 }
 
-/// Part 4: every metric of the list is there before anything has happened, with 0, and nothing that is not in the list.
+/// Every listed metric exists at the start, with the value 0, and no other metric does.
 #[tokio::test]
 async fn every_metric_is_there_from_the_start() {
     let scene = Scene::new("start", &[]).await;
@@ -210,8 +210,8 @@ async fn every_metric_is_there_from_the_start() {
                 metric.labels.iter().copied().collect(),
                 "{series}"
             );
-            // What is there, is there; the requests were the watches', which an API server that has only just learnt of
-            // the CRD may turn away at first.
+            // Gauges may have a value. The requests are those of the watches, which may fail at first while the API server
+            // learns of the CRD.
             let counts = metric.kind != Kind::Gauge;
             let busy = ["process_", "rest_client_", "foo_controller_watch_restarts_"]
                 .iter()
@@ -233,7 +233,7 @@ async fn every_metric_is_there_from_the_start() {
     assert_eq!(scrape.get(&creates), 3., "it asked what it may write");
 }
 
-/// The API server, as it is named in labels.
+/// Returns the API server's name in labels.
 fn host(scrape: &Scrape) -> &str {
     let series = scrape
         .series
@@ -243,7 +243,7 @@ fn host(scrape: &Scrape) -> &str {
     rest.split('"').next().unwrap()
 }
 
-/// Part 4: what is counted is what happened, by the API server's own account.
+/// The counters match the audit log of the API server.
 #[tokio::test]
 async fn after_a_foos_life_the_counts_are_right() {
     let scene = Scene::new("life", &[]).await;
@@ -296,7 +296,7 @@ async fn after_a_foos_life_the_counts_are_right() {
     }
     assert_eq!(scrape.get(&format!("workqueue_depth{queue}")), 0.);
 
-    // The reviews of its rights belong to no namespace.
+    // The reviews of its permissions have no namespace.
     let mut expected = BTreeMap::from([(("POST", 201), 3.)]);
     for event in audited().await.audit() {
         let method = match &*event.verb {
@@ -327,7 +327,7 @@ async fn after_a_foos_life_the_counts_are_right() {
         .await;
 }
 
-/// Part 4: who leads, since when, and how well the Lease is renewed.
+/// The metrics report which replica leads, and count acquisitions and renewals.
 #[tokio::test]
 async fn leadership_is_reported() {
     let cluster = audited().await;
@@ -368,7 +368,7 @@ async fn leadership_is_reported() {
     second.scrape_until("the second leads", leading(1.)).await;
 }
 
-/// Part 4: an API server that is away can be seen, and what it costs.
+/// Requests to an unreachable API server and restarts of watches are counted.
 #[tokio::test]
 async fn trouble_is_counted() {
     let away = "FOO_CONTROLLER__MASTER";
@@ -385,7 +385,7 @@ async fn trouble_is_counted() {
         .await;
 }
 
-/// Part 4: one set of instruments serves both; what is scraped is what the collector got.
+/// A scrape and an export have the same values, since both read the same instruments.
 #[tokio::test(flavor = "multi_thread")]
 async fn otlp_exports_what_is_scraped() {
     let collector = Collector::start().await;
@@ -424,10 +424,10 @@ async fn otlp_exports_what_is_scraped() {
                 .types
                 .get(family(series, &scrape.types))
                 .is_some_and(|kind| kind == "histogram");
-            // By OTLP, a histogram's series come with the first record.
+            // OTLP exports the series of a histogram from its first record on.
             let nothing = histogram.then_some(0.);
             let received = received.get(*series).copied().or(nothing);
-            // The last bit of a sum is lost in the collector's JSON.
+            // The collector's JSON loses the last bit of a sum.
             !received.is_some_and(|received| (received - *value).abs() <= value.abs() * 1e-12)
         });
         if differ.is_empty() {
@@ -439,7 +439,7 @@ async fn otlp_exports_what_is_scraped() {
     .await;
 }
 
-/// What came last by OTLP, as the series of a scrape.
+/// Returns the last OTLP export in the form of a scrape.
 fn exported(received: &Received) -> BTreeMap<String, f64> {
     let mut series = BTreeMap::new();
     for metric in &received.metrics {
@@ -478,11 +478,11 @@ fn exported(received: &Received) -> BTreeMap<String, f64> {
     series
 }
 
-/// Part 4: Prometheus' own parser finds no fault.
+/// Prometheus' own parser accepts the metrics.
 #[tokio::test]
 #[ignore = "takes Debian's prometheus"]
 async fn promtool_has_no_complaint() {
-    // With the SDK's own metrics among them.
+    // Including the SDK's own metrics.
     let export = [(
         "OTEL_EXPORTER_OTLP_ENDPOINT",
         "http://127.0.0.1:1".to_owned(),
@@ -494,7 +494,7 @@ async fn promtool_has_no_complaint() {
     assert_eq!(said.as_deref(), Ok(""));
 }
 
-/// Parts 4 and 8: a real Prometheus scrapes the real controller, keeps the exemplars, and evaluates the rules.
+/// A real Prometheus scrapes the real controller, stores the exemplars, and evaluates the rules.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes Debian's prometheus"]
 async fn prometheus_scrapes_and_judges() {
@@ -503,7 +503,7 @@ async fn prometheus_scrapes_and_judges() {
     let scene = Scene::new("scrape", &export).await;
     let folder = TempDir::new().unwrap();
     let rules = rules_in(&folder);
-    // As the PodMonitor has it.
+    // The labels of the `PodMonitor`.
     let scrape = json!([{
         "job_name": "foo-controller",
         "static_configs": [{
@@ -541,7 +541,7 @@ async fn prometheus_scrapes_and_judges() {
     });
     span.await;
 
-    // So are the queries of the dashboard, with its variables as Grafana has them by default.
+    // Prometheus also evaluates the queries of the dashboard, with the defaults of Grafana for its variables.
     let mut queries = Vec::new();
     let dashboard = dashboard::dashboard().replace("$namespace", "n");
     let dashboard = dashboard
@@ -550,7 +550,7 @@ async fn prometheus_scrapes_and_judges() {
     collect(&serde_json::from_str(&dashboard).unwrap(), &mut queries);
     for query in queries {
         let found = prometheus.query(&query).await;
-        // A rate takes two scrapes, and a quantile something to count.
+        // A rate needs two scrapes, and a quantile needs observations.
         assert!(
             query.contains("rate(") || query.contains("otel_") || !found.is_empty(),
             "{query}"
@@ -571,8 +571,8 @@ async fn prometheus_scrapes_and_judges() {
     drop(scene.controller);
 }
 
-/// Part 8: where the Prometheus Operator has several shards scrape, each has all replicas, by the rules that it adds to those of
-/// the `PodMonitor`.
+/// With several shards of the Prometheus Operator, each shard scrapes all replicas. The test adds the operator's sharding rules
+/// to those of the `PodMonitor`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes Debian's prometheus"]
 async fn each_shard_scrapes_all_replicas() {
@@ -608,10 +608,10 @@ async fn each_shard_scrapes_all_replicas() {
     }
 }
 
-/// Part 8: the component finds the pods, and Grafana the dashboard.
+/// The `PodMonitor` selects the pods, and Grafana finds the dashboard.
 #[tokio::test]
 async fn the_component_fits_the_base() {
-    // kustomize takes no absolute paths.
+    // kustomize accepts no absolute paths.
     let overlay = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let depth = overlay.path().canonicalize().unwrap().components().count() - 1;
     let deploy = format!(
@@ -657,7 +657,7 @@ async fn the_component_fits_the_base() {
     assert_eq!(rules_there["spec"], rules()["spec"]);
 }
 
-/// Part 8: each alert fires when it should and not when it should not.
+/// Each alert fires in the cases where it should, and in no other.
 #[tokio::test]
 #[ignore = "takes Debian's prometheus"]
 async fn alerts_fire_when_they_should() {
@@ -672,8 +672,8 @@ async fn alerts_fire_when_they_should() {
     }
 }
 
-/// Part 8: so they do where one Prometheus has two clusters, each of them from a pair of Prometheus servers, and the same
-/// metrics came by OTLP, too: from each cluster the same alerts, and no others.
+/// The alerts also work with two clusters in one Prometheus, a pair of Prometheus servers for each, and the same metrics by
+/// OTLP. Each cluster has the same alerts as alone.
 #[tokio::test]
 #[ignore = "takes Debian's prometheus"]
 async fn alerts_fire_when_they_should_in_any_setup() {
@@ -685,7 +685,7 @@ async fn alerts_fire_when_they_should_in_any_setup() {
     for case in alerts["tests"].as_array_mut().unwrap() {
         let series = array(&mut case["input_series"]);
         let name = |series: &Value| series["series"].as_str().unwrap().to_owned();
-        // What comes by OTLP alone, or names its cluster, stays as it is.
+        // A series that only OTLP exports, or that has a cluster label, is not changed.
         let plain = |series: &Value| {
             let name = name(series);
             name.contains("pod=") && !name.contains("cluster=")
@@ -743,7 +743,7 @@ async fn test_rules(folder: &TempDir, file: &str) {
         .unwrap();
 }
 
-/// The rules as Prometheus reads them, without the Prometheus Operator's wrapping.
+/// Writes the rules as Prometheus reads them, without the object of the Prometheus Operator.
 fn rules_in(folder: &TempDir) -> PathBuf {
     let file = folder.path().join("rules.yaml");
     fs::write(&file, rules()["spec"].to_string()).unwrap();
@@ -755,7 +755,7 @@ fn rules() -> Value {
     serde_saphyr::from_str(&yaml).unwrap()
 }
 
-/// Part 8: every metric that a rule or the dashboard names exists, and every alert has its cases.
+/// Every metric in a rule or in the dashboard exists, and every alert has test cases.
 #[test]
 fn what_is_named_exists() {
     let listed: BTreeMap<String, String> = foo_controller::metrics()
@@ -769,7 +769,7 @@ fn what_is_named_exists() {
     }
     assert!(expressions.len() > listed.len());
     for expression in expressions {
-        // Metrics have an underscore in their names, and a selector after them.
+        // A metric name contains an underscore, and a selector follows it.
         let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':');
         let selected = words.filter(|word| expression.contains(&format!("{word}{{")));
         for name in selected.filter(|word| word.contains('_')) {
@@ -798,7 +798,7 @@ fn what_is_named_exists() {
     }
 }
 
-/// Every `expr` in there.
+/// Collects every `expr` of a value.
 fn collect(value: &Value, expressions: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -814,7 +814,7 @@ fn collect(value: &Value, expressions: &mut Vec<String>) {
     }
 }
 
-/// Part 8: what is made of the tables of metrics and of settings is made of those of this program.
+/// The files generated from the tables of metrics and settings are current.
 #[test]
 fn what_is_generated_is_current() {
     for (path, generated) in generated::files() {
@@ -827,7 +827,7 @@ fn what_is_generated_is_current() {
     }
 }
 
-/// The documentation names each code that is answered instead of metrics, and no other.
+/// The documentation lists each status code of a rejected scrape, and no other.
 #[test]
 fn every_code_of_a_refused_scrape_is_documented() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/telemetry.md");

@@ -1,8 +1,8 @@
-//! What a user does with kubectl and sees, on a control plane whose Deployments have pods: the seven scenarios, and the rows
-//! that take such a control plane.
+//! The user's view with kubectl on a control plane whose Deployments have pods: the seven scenarios, and the rows that need
+//! such a control plane.
 //!
-//! Each test has a namespace and a controller of its own. No controller resyncs or retries within a test's deadlines, so that
-//! what happens here happens because a watch reported it.
+//! Each test has its own namespace and controller. Resyncs and retries are longer than the tests' deadlines, so that every
+//! reaction is caused by a watch.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub const DEADLINE: Duration = Duration::from_mins(1);
 /// Foo `foo-sample`, deploymentName `foo-sample`, replicas 1.
 const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/samples/foo.yaml");
 
-/// A namespace, and the controller that works in it.
+/// A namespace and its controller.
 pub struct Scene {
     pub namespace: String,
     controller: Controller,
@@ -29,7 +29,7 @@ impl Scene {
     pub async fn new(name: &str) -> Self {
         static CRD: tokio::sync::OnceCell<()> = tokio::sync::OnceCell::const_new();
         CRD.get_or_init(async || {
-            // kubectl keeps what it discovered for hours; asked for this list, it discovers anew.
+            // kubectl caches discovery for hours. This list forces a new discovery.
             let fresh = ["api-resources", "--api-group=samplecontroller.k8s.io"];
             eventually(DEADLINE, "Foos are discovered", async || {
                 let found = with_pods().await.kubectl(&fresh).await.success();
@@ -56,18 +56,18 @@ impl Scene {
         Controller::start(with_pods().await, &args.concat())
     }
 
-    /// Another controller in the place of this one, whose Deployments are of this image.
+    /// Replaces the controller by one with another image for Deployments.
     pub async fn upgrade(&mut self, image: &str) {
         self.upgrade_with(image, &[]).await;
     }
 
-    /// The same, with more arguments.
+    /// Like [`Self::upgrade`], with more arguments.
     pub async fn upgrade_with(&mut self, image: &str, more: &[&str]) {
         assert_eq!(self.controller.stop().await, 0);
         self.controller = Self::start(&self.namespace, image, more).await;
     }
 
-    /// With the sample applied, and Ready.
+    /// Applies the sample, and waits until it is Ready.
     pub async fn with_sample(name: &str) -> Self {
         let scene = Self::new(name).await;
         scene.kubectl(&["apply", "-f", SAMPLE]).await;
@@ -90,7 +90,7 @@ impl Scene {
             .success();
     }
 
-    /// `kubectl wait`, also for what does not exist yet.
+    /// Runs `kubectl wait`, also for an object that does not exist yet.
     pub async fn wait(&self, what: &str, condition: &str) {
         let timeout = format!("--timeout={}s", DEADLINE.as_secs());
         if condition != "delete" {
@@ -112,7 +112,7 @@ impl Scene {
             .await;
     }
 
-    /// The Foos' events with this reason, at least one.
+    /// Waits for events of Foos with this reason.
     pub async fn events(&self, reason: &str) -> Vec<Value> {
         let selector = format!("--field-selector=involvedObject.kind=Foo,reason={reason}");
         let args = ["get", "event", &selector, "-o", "json"];
@@ -143,7 +143,6 @@ pub fn condition<'a>(object: &'a Value, type_: &str) -> &'a Value {
     all.iter().find(|one| one["type"] == type_).unwrap()
 }
 
-/// Scenario 1; rows R1 and R2.
 #[tokio::test]
 async fn r1_r2_foo_gets_a_deployment_that_is_deleted_with_it() {
     let scene = Scene::with_sample("one").await;
@@ -176,7 +175,6 @@ async fn r1_r2_foo_gets_a_deployment_that_is_deleted_with_it() {
     scene.wait("deployment/foo-sample", "delete").await;
 }
 
-/// Scenario 2; row R3.
 #[tokio::test]
 async fn r3_deployment_follows_the_replicas() {
     let scene = Scene::with_sample("two").await;
@@ -186,7 +184,7 @@ async fn r3_deployment_follows_the_replicas() {
         .await;
 }
 
-/// Scenario 3; row R4. Only the deletion can be what heals: the backoff and the resync are an hour here.
+/// Backoff and resync are an hour, so only the deletion can cause the recovery.
 #[tokio::test]
 async fn r4a_r4b_foreign_deployment_is_left_alone_until_it_is_deleted() {
     let scene = Scene::new("three").await;
@@ -218,7 +216,6 @@ async fn r4a_r4b_foreign_deployment_is_left_alone_until_it_is_deleted() {
     );
 }
 
-/// Scenario 4; rows A5 and R5.
 #[tokio::test]
 async fn a5a_r5_status_counts_available_replicas() {
     let scene = Scene::with_sample("four").await;
@@ -237,7 +234,6 @@ async fn a5a_r5_status_counts_available_replicas() {
     assert_eq!(status["deploymentName"], "foo-sample");
 }
 
-/// Scenario 5; row R6.
 #[tokio::test]
 async fn r6a_manual_changes_are_reverted() {
     let scene = Scene::with_sample("five").await;
@@ -257,7 +253,6 @@ async fn r6a_manual_changes_are_reverted() {
     scene.wait(name, "condition=Available").await;
 }
 
-/// Scenario 6; row R9.
 #[tokio::test]
 async fn r9_synced_event_is_written() {
     let scene = Scene::with_sample("six").await;
@@ -271,7 +266,6 @@ async fn r9_synced_event_is_written() {
     assert!(table.contains("foo/foo-sample"), "{table}");
 }
 
-/// Scenario 7; rows A2 and A4.
 #[tokio::test]
 async fn a2_a4_invalid_foo_is_rejected_by_field_and_delays_no_other() {
     let scene = Scene::new("seven").await;
@@ -304,12 +298,12 @@ async fn a2_a4_invalid_foo_is_rejected_by_field_and_delays_no_other() {
         let spec = json!({ "deploymentName": good, "replicas": 1 });
         scene.apply(&foo(&good, &spec)).await;
     }
-    // As long, and as many, as may be.
+    // The maximum length and the maximum number.
     let longest = "l".repeat(63);
     scene
         .apply(&foo(&longest, &spec(&longest, json!(10))))
         .await;
-    // Without kubectl's strictness the API server prunes what it does not know.
+    // Without kubectl's strict validation, the API server prunes unknown fields.
     let unknown = foo(
         "pruned",
         &json!({ "deploymentName": "pruned", "replica": 1 }),
@@ -332,7 +326,6 @@ async fn a2_a4_invalid_foo_is_rejected_by_field_and_delays_no_other() {
     assert_eq!(longest["status"]["availableReplicas"], 10);
 }
 
-/// Rows A1, A4 and A7.
 #[tokio::test]
 async fn a1_a4_a7_kubectl_knows_foos() {
     let scene = Scene::with_sample("names").await;
@@ -367,7 +360,7 @@ async fn a1_a4_a7_kubectl_knows_foos() {
             "How many of the Deployment's pods",
         ),
     ] {
-        // The API server publishes the schema a little after the resource.
+        // The API server publishes the schema after the resource.
         eventually(DEADLINE, field, async || {
             let output = scene.try_kubectl(&["explain", field], "").await;
             let said = output.stdout.contains(says);
@@ -377,7 +370,6 @@ async fn a1_a4_a7_kubectl_knows_foos() {
     }
 }
 
-/// Row A3.
 #[tokio::test]
 async fn a3_without_replicas_the_deployments_are_left_alone() {
     let scene = Scene::new("unset").await;
@@ -393,14 +385,13 @@ async fn a3_without_replicas_the_deployments_are_left_alone() {
     scene
         .wait("foo/foo-sample", "jsonpath={.status.availableReplicas}=4")
         .await;
-    // Nor when something else is put back.
+    // A correction of another field does not change the replicas either.
     scene.kubectl(&["set", "image", name, "nginx=theirs"]).await;
     let image = "jsonpath={.spec.template.spec.containers[0].image}=nginx:latest";
     scene.wait(name, image).await;
     assert_eq!(scene.get(name).await["spec"]["replicas"], 4);
 }
 
-/// Row A6.
 #[tokio::test]
 async fn a6_a_foo_scales() {
     let scene = Scene::with_sample("scale").await;
@@ -423,7 +414,7 @@ async fn a6_a_foo_scales() {
             "spec": { "scaleTargetRef": target, "minReplicas": 4, "maxReplicas": 5 },
         }))
         .await;
-    // Which takes no metrics.
+    // The minimum needs no metrics.
     scene
         .wait("deployment/foo-sample", "jsonpath={.spec.replicas}=4")
         .await;
@@ -434,19 +425,18 @@ async fn a6_a_foo_scales() {
         .await;
     let hpa = scene.get("hpa/foo-sample").await;
     assert_eq!(hpa["status"]["currentReplicas"], 4);
-    // Nobody serves metrics here: with a selector that it understands, that is all that it lacks.
+    // No server provides metrics here. With a valid selector this is the only remaining error.
     assert_eq!(
         condition(&hpa, "ScalingActive")["reason"],
         "FailedGetResourceMetric"
     );
 }
 
-/// Row A8.
 #[tokio::test]
 async fn a8_the_status_is_the_controllers() {
     let scene = Scene::with_sample("status").await;
     let patch = r#"{"status": {"availableReplicas": 77}, "spec": {"replicas": 2}}"#;
-    // The API server's answer: the controller has had no time to put anything right.
+    // This is the API server's response, before the controller could correct anything.
     let args = [
         "patch",
         "foo",
@@ -462,7 +452,7 @@ async fn a8_the_status_is_the_controllers() {
     assert_eq!(foo["status"]["availableReplicas"], 1);
 }
 
-/// Row R2: deleted in the foreground, the Foo goes last.
+/// With foreground deletion, the Foo is deleted last.
 #[tokio::test]
 async fn r2_the_deployment_is_deleted_before_its_foo() {
     let scene = Scene::with_sample("cascade").await;
@@ -479,7 +469,7 @@ async fn r2_the_deployment_is_deleted_before_its_foo() {
     assert_eq!(scene.kubectl(&["get", left, "-o", "name"]).await, "");
 }
 
-/// Row R8: a finalizer keeps the Foo for a while; its Deployment, deleted meanwhile, is not created again.
+/// A finalizer delays the deletion of the Foo. Its deleted Deployment is not created again.
 #[tokio::test]
 async fn r8_a_foo_being_deleted_gets_no_deployment() {
     let scene = Scene::with_sample("deleting").await;
@@ -490,7 +480,7 @@ async fn r8_a_foo_being_deleted_gets_no_deployment() {
         .kubectl(&["delete", "foo", "foo-sample", "--wait=false"])
         .await;
     scene.kubectl(&["delete", "deployment", "foo-sample"]).await;
-    // Enqueued after it, another Foo is done after it.
+    // This Foo is enqueued and reconciled after the other one.
     scene
         .apply(&foo("after", &json!({ "deploymentName": "after" })))
         .await;
@@ -501,7 +491,7 @@ async fn r8_a_foo_being_deleted_gets_no_deployment() {
     scene.kubectl(&[&patch[..], &[release]].concat()).await;
 }
 
-/// Row R2: a Foo that is deleted without its Deployment leaves it as nobody's, which the next Foo does not take over (R4).
+/// A Foo is deleted without its Deployment, which then has no owner. The next Foo does not adopt it.
 #[tokio::test]
 async fn r2_an_orphan_stays() {
     let scene = Scene::with_sample("orphan").await;
@@ -514,7 +504,7 @@ async fn r2_an_orphan_stays() {
     scene.events("ErrResourceExists").await;
 }
 
-/// Rows A3 and R11: what scaled the old Deployment is not undone by a new name.
+/// A rename keeps the replicas of the old Deployment.
 #[tokio::test]
 async fn r11a_new_deployment_starts_with_the_replicas_of_the_old_one() {
     let scene = Scene::new("count").await;
@@ -535,8 +525,8 @@ async fn r11a_new_deployment_starts_with_the_replicas_of_the_old_one() {
     assert_eq!(new["metadata"]["generation"], 1, "from its creation on");
 }
 
-/// Row R11: renamed again before the second Deployment was available, both are deleted once the third one is. A copy that
-/// somebody made, with every mention of the name in it replaced, is that person's.
+/// The Foo is renamed again before the second Deployment is available. Both old Deployments are deleted once the third one is
+/// available. A user's copy, with the name replaced everywhere, is not deleted.
 #[tokio::test]
 async fn r11b_all_earlier_deployments_are_deleted_and_no_copy_of_one() {
     let scene = Scene::with_sample("chain").await;
@@ -575,8 +565,8 @@ async fn r11b_all_earlier_deployments_are_deleted_and_no_copy_of_one() {
     assert_eq!(copy["metadata"].get("deletionTimestamp"), None);
 }
 
-/// Row R11: a policy that does not let the old Deployment go does not make the Foo unready, and when it is gone, so is the
-/// old Deployment.
+/// A policy rejects the deletion of the old Deployment. The Foo stays Ready. When the policy is removed, the old Deployment is
+/// deleted.
 #[tokio::test]
 async fn r11d_refused_deletion_is_reported_by_a_ready_foo() {
     let scene = Scene::with_sample("kept").await;
@@ -639,7 +629,7 @@ async fn r11d_refused_deletion_is_reported_by_a_ready_foo() {
         .await
         .success();
     refused(false).await;
-    // The backoff is an hour here.
+    // A change of the Foo, because the backoff is an hour.
     scene.patch_foo(json!({ "replicas": 2 })).await;
     scene.wait("deployment/foo-sample", "delete").await;
     scene
@@ -647,7 +637,7 @@ async fn r11d_refused_deletion_is_reported_by_a_ready_foo() {
         .await;
 }
 
-/// Row R11: renamed, the old Deployment serves until the new one is available, which a quota delays here.
+/// After a rename, the old Deployment serves until the new one is available. A quota delays that.
 #[tokio::test]
 async fn r11b_new_deployment_replaces_the_old_one_once_available() {
     let scene = Scene::with_sample("rename").await;

@@ -1,8 +1,8 @@
-//! What the runtime guarantees, it guarantees to others than Foo: its examples as real processes on one API server, whose
-//! leader is killed, frozen and stopped while objects come, change and go. The audit log is the judge (`invariants`).
+//! The guarantees of the runtime for other operators than Foo. Its examples run as real processes on one API server. The leader
+//! is killed, frozen and stopped while objects are created, changed and deleted. `invariants` checks the audit log.
 //!
-//! One is an operator of another kind (`second_kind`), with a finalizer and a Secret that it reads; the other one is kube's own
-//! `Controller`, which has the election and the fenced client alone from the runtime (`kube_controller`).
+//! One example is an operator of another resource type (`second_kind`), with a finalizer and a Secret that it reads. The second
+//! example is kube's own `Controller`, which uses only the runtime's election and fenced client (`kube_controller`).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,19 +38,19 @@ use crate::{
     invariants::{Election, Report, Work, check_of},
 };
 
-/// How long anything may take: the machine may be busy.
+/// Limit of each wait: the machine may be busy.
 const DEADLINE: Duration = Duration::from_mins(1);
 const LEASE: Duration = Duration::from_secs(4);
 const RENEW: Duration = Duration::from_millis(2500);
 const RETRY: Duration = Duration::from_millis(500);
-/// An object comes this often; and so many at once, of so many hands, in the midst of which a leader is frozen.
+/// Interval between new objects, and size and concurrency of the burst during which a leader is frozen.
 const ARRIVAL: Duration = Duration::from_millis(100);
 const BURST: usize = 40;
 const HANDS: usize = 8;
-/// Nothing is written in this time when nothing changes.
+/// Time without changes, in which no write may occur.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// The control plane of all tests here.
+/// Returns the control plane that all tests of this file share.
 async fn cluster() -> &'static Cluster {
     static CLUSTER: OnceCell<Cluster> = OnceCell::const_new();
     let start = async || {
@@ -62,23 +62,23 @@ async fn cluster() -> &'static Cluster {
     CLUSTER.get_or_init(start).await
 }
 
-/// An example of the runtime's.
+/// An example of the runtime.
 struct Operator {
     example: &'static str,
-    /// What its environment variables begin with, and its Lease's name.
+    /// Prefix of its environment variables, and name of its Lease.
     prefix: &'static str,
     lease: &'static str,
     work: Work,
 }
 
-/// One replica: a user, under whom one process after the other runs.
+/// A replica: a user with a sequence of processes.
 struct Replica {
     user: &'static str,
     pod: usize,
     process: Controller,
 }
 
-/// Two replicas of an operator in a namespace of their own.
+/// Two replicas of an operator in their own namespace.
 struct Fleet {
     operator: &'static Operator,
     namespace: String,
@@ -88,7 +88,7 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// With these settings on top.
+    /// Starts the replicas with additional settings.
     async fn start(
         operator: &'static Operator,
         users: [&'static str; 2],
@@ -128,7 +128,7 @@ impl Fleet {
         fleet
     }
 
-    /// Waits until a replica other than `old` holds the Lease.
+    /// Waits until a replica except `old` holds the Lease.
     async fn leader(&self, old: Option<usize>) -> usize {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
         eventually(DEADLINE, "somebody leads", async || {
@@ -154,7 +154,7 @@ impl Fleet {
         .await;
     }
 
-    /// By SIGKILL.
+    /// Sends SIGKILL.
     async fn kill_leader(&mut self) {
         let leader = self.leader(None).await;
         let process = &mut self.replicas[leader].process;
@@ -164,7 +164,7 @@ impl Fleet {
         self.restart(leader).await;
     }
 
-    /// By SIGTERM.
+    /// Sends SIGTERM.
     async fn stop_leader(&mut self) {
         let leader = self.leader(None).await;
         assert_eq!(self.replicas[leader].process.stop().await, 0);
@@ -172,7 +172,7 @@ impl Fleet {
         self.restart(leader).await;
     }
 
-    /// By SIGSTOP, until another one has led for a while.
+    /// Sends SIGSTOP, and continues the process after another replica has led for a while.
     async fn freeze_leader(&mut self) {
         let leader = self.leader(None).await;
         let process = &self.replicas[leader].process;
@@ -206,9 +206,9 @@ impl Fleet {
         report
     }
 
-    /// A time in which nothing changes.
+    /// Waits for a period without changes.
     async fn quiet(&self) -> (Timestamp, Timestamp) {
-        // Events are written when all else is.
+        // Events are written last.
         let events = || async {
             let log = cluster().await.audit();
             let ours = |user: &str| self.replicas.iter().any(|replica| replica.user == user);
@@ -232,7 +232,8 @@ impl Fleet {
     }
 }
 
-/// Beyond the end of its Lease. As long as for Foo's replicas, where `FOO_CONTROLLER_TEST_ROUNDS` says so.
+/// Time that a leader stays frozen after a takeover. With `FOO_CONTROLLER_TEST_ROUNDS=full` it is as long as for Foo's
+/// replicas.
 fn frozen_for() -> Duration {
     let asked = std::env::var("FOO_CONTROLLER_TEST_ROUNDS");
     if asked.is_ok_and(|rounds| rounds == "full") {
@@ -258,7 +259,7 @@ fn spawn(
     })
 }
 
-/// What users do to objects, until it is stopped: one after the other comes; a third changes, a third goes again.
+/// Operations of users until it is stopped: objects are created one by one, and some of them changed or deleted.
 struct Load {
     stop: watch::Sender<bool>,
     task: JoinHandle<BTreeMap<String, Value>>,
@@ -284,7 +285,7 @@ impl Load {
         Self { stop, task }
     }
 
-    /// Stops it, and returns what is left of it.
+    /// Stops the load, and returns the remaining objects.
     async fn stop(self) -> BTreeMap<String, Value> {
         self.stop.send_replace(true);
         self.task.await.unwrap()
@@ -305,7 +306,7 @@ static RELAYS: Operator = Operator {
     },
 };
 
-/// The Relays of a namespace, and what is made for them.
+/// The Relays of a namespace, and the objects owned by them.
 #[derive(Clone)]
 struct Relays {
     objects: Api<DynamicObject>,
@@ -366,7 +367,7 @@ impl Relays {
         self.secrets.patch(secret, &params, &patch).await.unwrap();
     }
 
-    /// What becomes of one Relay, and its port where it stays.
+    /// Runs the life of one Relay. Returns its name and port if it remains.
     async fn life_of(self, number: usize) -> Option<(String, Value)> {
         let (name, port) = (format!("relay-{number}"), 1000 + number);
         self.create(&name, port, "token").await;
@@ -388,7 +389,7 @@ impl Relays {
         }
     }
 
-    /// The status, reason and message of a Relay's condition.
+    /// Returns status, reason and message of a Relay's condition.
     async fn condition(&self, name: &str, type_: &str) -> String {
         let relay = self.objects.get(name).await.unwrap();
         let conditions = relay.data["status"]["conditions"].as_array().cloned();
@@ -409,7 +410,7 @@ impl Relays {
         .await;
     }
 
-    /// Waits until these, and no others, are there, and each has what it asks for; and nothing else is registered.
+    /// Waits until exactly these Relays exist, each has its objects, and exactly these are registered.
     async fn converged(
         &self,
         expected: &BTreeMap<String, Value>,
@@ -465,7 +466,7 @@ impl Relays {
     }
 }
 
-/// What is registered, as `namespace/name`, with its port.
+/// Returns the registered `namespace/name` with their ports.
 fn registered(registry: &Path) -> BTreeSet<(String, String)> {
     let entries = |folder: &Path| {
         let entries = std::fs::read_dir(folder).unwrap();
@@ -480,13 +481,13 @@ fn registered(registry: &Path) -> BTreeSet<(String, String)> {
     files.collect()
 }
 
-/// I1, I2, I4, I5, I6 and I8 of a kind that is not Foo; that it is enqueued by what it reads and does not own; and what it has
-/// done outside the cluster is undone.
+/// A resource type other than Foo under all faults. A Secret that it reads and does not own enqueues its objects, and its
+/// external action is undone at the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_for_another_kind_through_faults() {
     Relays::install().await;
     let registry = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    // A resync would hide what does not enqueue.
+    // A resync would hide a change that does not enqueue.
     let settings = [
         ("REGISTRY", registry.path().to_str().unwrap()),
         ("RESYNC", "1h"),
@@ -507,7 +508,7 @@ async fn i1_to_i8_hold_for_another_kind_through_faults() {
     relays.has_condition("first", found, "True Found").await;
     relays.has_condition("first", "Ready", "True Made").await;
     let mut conf = relays.config_maps.get("first").await.unwrap().data;
-    // More often than somebody else may be corrected: it is nobody else that changes the ConfigMap.
+    // More changes than the limit on corrections. No other client changes the ConfigMap, so the limit does not apply.
     for token in 0..15 {
         relays.token("missing", &format!("token-{token}")).await;
         conf = eventually(
@@ -571,7 +572,7 @@ async fn i1_to_i8_hold_for_another_kind_through_faults() {
     println!("{} Relays were left, and are gone", left.len());
 }
 
-/// What a Role grants, as `verb resource`.
+/// Returns the permissions of a Role as `verb resource`.
 fn granted(role: &Value) -> BTreeSet<String> {
     let texts = |value: &Value| -> Vec<String> { serde_json::from_value(value.clone()).unwrap() };
     let mut granted = BTreeSet::new();
@@ -584,7 +585,7 @@ fn granted(role: &Value) -> BTreeSet<String> {
     granted
 }
 
-/// What a user has asked for with success, but for its own rights, in the same words.
+/// Returns the successful requests of a user as `verb resource`, except reviews of its own permissions.
 fn used(cluster: &Cluster, user: &str) -> BTreeSet<String> {
     let log = cluster.audit().into_iter();
     let done = log.filter(|event| event.user == user && event.code < 300);
@@ -596,11 +597,11 @@ fn used(cluster: &Cluster, user: &str) -> BTreeSet<String> {
     .collect()
 }
 
-/// With the rights that its own manifest grants, and no others, another kind does all that it does: it makes, corrects and
-/// reports, and undoes what is outside; also where a name is as long as it may be. None is granted that it has no use for.
+/// The permissions of the example's manifest are sufficient to create, correct, report and undo, also with the longest possible
+/// name. Every granted permission is used.
 #[tokio::test]
 async fn the_rights_that_are_documented_suffice() {
-    /// This server streams lists as watches, which an older one cannot; and it lacks the admission plugin.
+    /// Needed by API servers that cannot stream lists, or that run the admission plugin `OwnerReferencesPermissionEnforcement`.
     const NEEDED_ELSEWHERE: [&str; 4] = [
         "list configmaps",
         "list services",
@@ -615,7 +616,7 @@ async fn the_rights_that_are_documented_suffice() {
         cluster.kubectl_stdin(&args, input).await.success()
     };
     let role = include_str!("../crates/runtime/examples/second_kind.yaml");
-    // The Lease of that name is judged by other tests here.
+    // Other tests of this file check the Lease of the original name.
     let role = role.replace("resourceNames: [relay-operator]", "resourceNames: [rights]");
     kubectl(&["apply", "-f", "-"], &role).await;
     kubectl(&["create", "serviceaccount", "it"], "").await;
@@ -709,7 +710,7 @@ static MIRRORS: Operator = Operator {
     },
 };
 
-/// I1, I2, I4, I5 and I8 of kube's own `Controller` over the runtime's fenced client.
+/// kube's own `Controller` with the runtime's fenced client, under the same faults.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_for_kubes_controller_through_faults() {
     let mut fleet = Fleet::start(&MIRRORS, ["replica-3", "replica-4"], &[]).await;

@@ -1,8 +1,8 @@
-//! Admission webhooks and policies: `doctor` finds the same writes judged as the API server, and grades the webhooks.
+//! Admission webhooks and policies: `doctor` selects the same writes as the API server, and grades the webhooks.
 
 use super::*;
 
-/// A webhook on these resources in their API groups and versions; each is `group/version/resource`.
+/// Returns a webhook for these resources, each as `group/version/resource`.
 fn webhook(name: &str, policy: &str, seconds: u32, resources: &[&str], differs: &Value) -> Value {
     let rules = resources.iter().map(|it| {
         let mut parts = it.splitn(3, '/');
@@ -34,14 +34,14 @@ async fn configure(webhooks: &[Value]) {
     .await;
 }
 
-/// The line about a check.
+/// Returns the line of a check.
 fn line(said: &Said, check: &str) -> String {
     let check = format!(" {check}: ");
     let mut lines = said.lines().into_iter();
     lines.find(|line| line.contains(&check)).unwrap()
 }
 
-/// The resources that a line names as judged.
+/// Returns the resources in a line.
 fn named(line: &str) -> BTreeSet<String> {
     let Some((_, rest)) = line.split_once("writes to ") else {
         return BTreeSet::new();
@@ -51,8 +51,8 @@ fn named(line: &str) -> BTreeSet<String> {
     rest.split(", ").map(str::to_owned).collect()
 }
 
-/// The resources of the writes that the API server tried to call this webhook about. The webhook's Service does not exist, and
-/// the failure, which is ignored, is in the audit log.
+/// Returns the resources of the writes for which the API server called this webhook. The webhook's Service does not exist. The
+/// audit log contains the ignored failure.
 fn called(name: &str) -> BTreeSet<String> {
     let log = CLUSTER.ready().audit_log.as_ref().unwrap();
     let log = std::fs::read_to_string(log).unwrap();
@@ -62,7 +62,7 @@ fn called(name: &str) -> BTreeSet<String> {
         let annotations = event["annotations"].as_object()?;
         annotations.values().find(|it| **it == *name)?;
         let of = &event["objectRef"];
-        // Not the writes of the API server itself, to a Lease of its own.
+        // Excludes writes of the API server to its own Lease.
         let namespace = of["namespace"].as_str()?;
         ["foo-system", "judged"]
             .contains(&namespace)
@@ -77,7 +77,7 @@ fn called(name: &str) -> BTreeSet<String> {
     called.collect()
 }
 
-/// The writes of a controller: to the Lease, to the fencing record, and in the namespace `judged`.
+/// Sends the writes of a controller: to the Lease, to the fencing record, and in the namespace `judged`.
 async fn write() {
     let change = r#"--patch={"metadata":{"annotations":{"a":"b"}}}"#;
     for object in [
@@ -111,7 +111,7 @@ async fn write() {
     created.await.success();
 }
 
-/// Installs all, with a Foo in the namespace `judged`, and makes sure that nothing is judged yet.
+/// Installs everything, with a Foo in the namespace `judged`.
 async fn judged() -> MutexGuard<'static, ()> {
     let alone = installed().await;
     for manifest in [
@@ -119,7 +119,7 @@ async fn judged() -> MutexGuard<'static, ()> {
         json!({ "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "metadata": { "name": "f", "namespace": "judged" },
                 "spec": { "deploymentName": "d" } }),
     ] {
-        // A new namespace, or a new CRD, is not known everywhere at once.
+        // A new namespace or CRD takes effect with a delay.
         let manifest = manifest.to_string();
         eventually(DEADLINE, "it is applied", async || {
             let applied = CLUSTER
@@ -138,7 +138,7 @@ async fn clean_up() {
     kubectl("delete foo f -n judged --ignore-not-found").await;
 }
 
-/// Each rule and selector selects the same writes for doctor as for the API server.
+/// Each rule and selector selects the same writes for `doctor` as for the API server.
 #[tokio::test]
 async fn writes_are_judged_as_the_api_server_has_them_judged() {
     let _alone = judged().await;
@@ -207,17 +207,17 @@ async fn writes_are_judged_as_the_api_server_has_them_judged() {
         let named: BTreeSet<_> = lines.iter().flat_map(|it| named(it)).collect();
         assert_eq!(named, called(name), "{name}: {lines:?}");
     }
-    // Which is something.
+    // The comparison is not between empty sets.
     assert_eq!(called("all").len(), 5, "{:?}", called("all"));
     assert_eq!(called("equivalent").len(), 1);
     clean_up().await;
 }
 
-/// The Service `up` in the namespace `default`, with or without an endpoint.
+/// Creates the Service `up` in the namespace `default`, with or without an endpoint.
 async fn serve(ready: Option<bool>) {
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": { "name": "up", "namespace": "default" },
-        // Without an address, to which the API server would send a request.
+        // Without a cluster IP, to which the API server would send a request.
         "spec": { "clusterIP": "None", "ports": [{ "port": 443 }] },
     });
     apply(&service).await;
@@ -232,14 +232,14 @@ async fn serve(ready: Option<bool>) {
     .await;
 }
 
-/// A webhook that is in the way is named with the cause, and a webhook that only judges is not in the way.
+/// A webhook that may block the controller's writes is listed with the cause. Other webhooks are not.
 #[allow(clippy::too_many_lines, reason = "a table")]
 #[tokio::test]
 async fn webhooks_in_the_way_are_named() {
     let _alone = judged().await;
     let leases = &["coordination.k8s.io/v1/leases"][..];
     let deployments = &["apps/v1/deployments"][..];
-    // Not looked at: nothing is written that is judged.
+    // Never used for a connection: the test sends no write that matches.
     let ca = &Value::from("Y2VydGlmaWNhdGU=");
     let service = json!({ "namespace": "default", "name": "up" });
     let up = |ca: &Value| json!({ "clientConfig": { "service": service, "caBundle": ca } });
@@ -395,7 +395,7 @@ async fn webhooks_in_the_way_are_named() {
     }
     kubectl("delete service up").await;
     kubectl("delete endpointslice up-1 --ignore-not-found").await;
-    // In a scope of all namespaces, only namespaces with Foos make an error.
+    // With all namespaces served, a webhook is an error only where there are Foos.
     let in_namespace = |name: &str| json!({ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": name } } });
     for (place, begins) in [("judged", "error "), ("kube-public", "warning ")] {
         configure(&[webhook("w", "Fail", 1, deployments, &in_namespace(place))]).await;
@@ -408,7 +408,7 @@ async fn webhooks_in_the_way_are_named() {
     clean_up().await;
 }
 
-/// Only policies that can refuse or change a write are named.
+/// Only policies that can reject or change a write are listed.
 #[tokio::test]
 async fn policies_that_judge_the_writes_are_named() {
     let _alone = judged().await;

@@ -1,8 +1,8 @@
-//! Other installations, and namespaces that refuse pods.
+//! Other installations, and namespaces that reject pods.
 
 use super::*;
 
-/// The line about a check.
+/// Returns the line of a check.
 async fn line(check: &str, flags: &[&str]) -> String {
     let said = doctor(CLUSTER.kubeconfig(), flags).await;
     let check = format!(" {check}: ");
@@ -10,7 +10,7 @@ async fn line(check: &str, flags: &[&str]) -> String {
     lines.find(|line| line.contains(&check)).unwrap()
 }
 
-/// A second installation is seen by its Deployment, its Lease, or the binding that it took.
+/// `doctor` finds a second installation by its Deployment, its Lease, or the binding that it has overwritten.
 #[tokio::test]
 async fn another_installation_is_seen() {
     let _alone = installed().await;
@@ -94,7 +94,7 @@ async fn another_installation_is_seen() {
     kubectl("delete namespace second --wait=false").await;
 }
 
-/// Namespaces that refuse pods are named where they have Foos.
+/// Namespaces that reject pods are listed if they contain Foos.
 #[tokio::test]
 async fn namespaces_that_refuse_pods_are_named() {
     let _alone = installed().await;
@@ -117,7 +117,7 @@ async fn namespaces_that_refuse_pods_are_named() {
         "warning namespaces with foos: namespace strict enforces the Pod Security level restricted, and the pods of its 1 foos need \
          baseline: they are refused; kubectl label namespace strict --overwrite pod-security.kubernetes.io/enforce=baseline"
     );
-    // Not served.
+    // The namespace is not served.
     assert_eq!(line(check, &["--namespace=default"]).await, ANSWERS[12]);
     kubectl("label namespace strict --overwrite pod-security.kubernetes.io/enforce=baseline").await;
     assert_eq!(line(check, &[]).await, "ok namespaces with foos: 1 in 1");
@@ -161,7 +161,7 @@ async fn namespaces_that_refuse_pods_are_named() {
     kubectl("delete namespace strict --wait=false").await;
 }
 
-/// Without the CRD, Deployments of former Foos are named: the garbage collector deletes them as soon as it knows the kind.
+/// Without the CRD, Deployments of former Foos are listed: the garbage collector deletes them when the CRD is back.
 #[tokio::test]
 async fn deployments_that_are_left_are_named() {
     let _alone = installed().await;
@@ -191,7 +191,8 @@ async fn deployments_that_are_left_are_named() {
     );
 }
 
-/// A limit on descriptors that leaves namespaces without a watch is reported with the first of them, and the others are checked.
+/// If the limit on file descriptors leaves namespaces without a watch, `doctor` reports the first of them and checks the
+/// others.
 #[tokio::test]
 async fn too_few_file_descriptors_are_reported() {
     let _alone = installed().await;
