@@ -1,4 +1,4 @@
-//! What is generated is current, what is cited is there, and `deploy/` installs what it says.
+//! Generated files are current, cited rows and sections exist, and `deploy/` installs as documented.
 
 mod docs;
 mod names;
@@ -27,21 +27,21 @@ use crate::{
     controller::Controller,
 };
 
-/// Its own: what is installed here is about all namespaces.
+/// Not shared with other files: the installed objects apply to all namespaces.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(Options::default()));
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const NAMESPACE: &str = "foo-system";
-/// The annotation of the fencing record that names the controller's service account.
+/// Annotation of the fencing record with the name of the controller's service account.
 const ACCOUNT: &str = "samplecontroller.k8s.io/controller-account";
-/// The annotation of the controller's pod that names the fencing record.
+/// Annotation of the controller's pod with the name of the fencing record.
 const RECORD: &str = "samplecontroller.k8s.io/fencing-record";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Row A1: the CRD that is installed is the one that the program was built with.
+/// A1: the CRD in `deploy/` is the one that the program prints.
 #[test]
 fn a1_deploy_has_the_current_crd() {
     let printed = Command::new(env!("CARGO_BIN_EXE_foo-controller"))
@@ -95,8 +95,8 @@ fn guarantees_and_tests_have_the_same_numbers() {
     assert!(rows.len() > 80, "{}", rows.len());
 }
 
-/// The runtime is for any kind: what ships of it names none of this program's, and takes in no file from outside itself.
-/// (What tests of it name is theirs.)
+/// The runtime works for any resource type. Its shipped code does not name Foo, and includes no file from outside the crate.
+/// (Its tests may name Foo.)
 #[test]
 fn the_runtime_knows_no_foo() {
     let runtime = root().join("crates/runtime");
@@ -136,7 +136,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     files(folder, "rs")
 }
 
-/// The files with this extension, in folders in it, too.
+/// Returns the files with this extension in a folder and its subfolders.
 fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder)
         .unwrap()
@@ -150,11 +150,11 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// A folder of `deploy/` with some of its components, by an overlay as anybody would write it.
+/// Returns an overlay of a folder of `deploy/` with these components, like that of a user.
 fn overlay(base: &str, components: &[&str]) -> TempDir {
     let overlay = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let depth = overlay.path().canonicalize().unwrap().components().count() - 1;
-    // Kustomize takes no absolute path.
+    // Kustomize accepts no absolute path.
     let deploy = format!("{}..{}/deploy", "../".repeat(depth - 1), root().display());
     let components = components
         .iter()
@@ -172,8 +172,8 @@ fn namespaced() -> TempDir {
     overlay("base", &["namespaced"])
 }
 
-/// The shared server with the CRD and the controller in given namespaces, its metrics for those who may get them; the
-/// namespaces that components name are there.
+/// Returns the shared server with the CRD, with the controller for given namespaces and with authorized metrics. The namespaces
+/// named by components exist.
 async fn installed() -> &'static Cluster {
     static INSTALLED: OnceCell<()> = OnceCell::const_new();
     let install = async || {
@@ -188,8 +188,8 @@ async fn installed() -> &'static Cluster {
     &CLUSTER
 }
 
-/// What has to be there before anything of `deploy/` but the CRD, which is installed, too: the namespaces of the component
-/// `namespaced`, and the kinds of the Prometheus Operator, without their schemas.
+/// Installs the prerequisites of `deploy/`: the CRD, the namespaces of the component `namespaced`, and the resource types of
+/// the Prometheus Operator, without their schemas.
 async fn prepare(cluster: &Cluster) {
     cluster.install_crd().await;
     for name in ["team-a", "team-b"] {
@@ -221,7 +221,7 @@ async fn prepare(cluster: &Cluster) {
     }
 }
 
-/// A kubeconfig of the account that the controller has, in this folder.
+/// Writes a kubeconfig with the controller's account into this folder.
 async fn kubeconfig(cluster: &Cluster, folder: &TempDir) -> PathBuf {
     let token = token(cluster, "foo-controller").await;
     let admin = fs::read_to_string(cluster.kubeconfig()).unwrap();
@@ -232,13 +232,13 @@ async fn kubeconfig(cluster: &Cluster, folder: &TempDir) -> PathBuf {
     path
 }
 
-/// A token of one of the accounts in the controller's namespace.
+/// Returns a token of an account in the controller's namespace.
 async fn token(cluster: &Cluster, account: &str) -> String {
     let create = ["create", "token", account, "-n", NAMESPACE];
     cluster.kubectl(&create).await.success().trim().to_owned()
 }
 
-/// What a kustomization amounts to, as the API server would have it, defaults and all. It has no objection, not even a warning.
+/// Returns the objects of a kustomization as the API server would store them, with defaults. Fails on a rejection or a warning.
 async fn objects(kustomization: &str) -> Objects {
     let apply = ["apply", "--dry-run=server", "-o=json", "-k", kustomization];
     let output = installed().await.kubectl(&apply).await;
@@ -247,7 +247,7 @@ async fn objects(kustomization: &str) -> Objects {
     Objects(serde_json::from_value(list["items"].clone()).unwrap())
 }
 
-/// What a kustomization amounts to, as it is sent.
+/// Returns the objects of a kustomization as kubectl would send them.
 async fn rendered(kustomization: &Path) -> Objects {
     let kustomize = ["kustomize", kustomization.to_str().unwrap()];
     let yaml = CLUSTER.kubectl(&kustomize).await.success();
@@ -256,7 +256,7 @@ async fn rendered(kustomization: &Path) -> Objects {
 
 struct Objects(Vec<Value>);
 
-/// The kind, namespace and name of an object.
+/// Returns kind, namespace and name of an object.
 fn id(object: &Value) -> String {
     let metadata = &object["metadata"];
     let [kind, namespace, name] = [&object["kind"], &metadata["namespace"], &metadata["name"]]
@@ -265,12 +265,12 @@ fn id(object: &Value) -> String {
 }
 
 impl Objects {
-    /// Those of a kind.
+    /// Returns the objects of a kind.
     fn all(&self, kind: &str) -> impl Iterator<Item = &Value> {
         self.0.iter().filter(move |object| object["kind"] == kind)
     }
 
-    /// The one of a kind.
+    /// Returns the only object of a kind.
     fn one(&self, kind: &str) -> &Value {
         let mut all = self.all(kind);
         let one = all.next().unwrap_or_else(|| panic!("no {kind}"));
@@ -278,7 +278,7 @@ impl Objects {
         one
     }
 
-    /// The one of a kind with this name.
+    /// Returns the object of a kind with this name.
     fn named(&self, kind: &str, name: &str) -> &Value {
         let mut all = self.all(kind);
         let named = all.find(|object| object["metadata"]["name"] == name);
@@ -294,7 +294,7 @@ impl Objects {
         &deployment["spec"]["template"]
     }
 
-    /// The controller's service account.
+    /// Returns the controller's service account.
     fn account(&self) -> &str {
         self.pod()["spec"]["serviceAccountName"].as_str().unwrap()
     }
@@ -305,7 +305,7 @@ impl Objects {
         &containers[0]
     }
 
-    /// The controller with the container's environment, and the files that are mounted.
+    /// Gives a command the container's environment, and writes the mounted files.
     fn command(&self, command: &mut Command, files: &TempDir) {
         let spec = &self.pod()["spec"];
         let mounted = spec["volumes"][0]["configMap"]["name"].as_str().unwrap();
@@ -317,7 +317,7 @@ impl Objects {
         let mounted = container["volumeMounts"][0]["mountPath"].as_str().unwrap();
         let files = files.path().to_str().unwrap();
         assert!(container["args"].is_null(), "the environment says it all");
-        // Two processes of one pod do not both run for leader.
+        // Two processes with the same pod UID cannot both take part in the election.
         let uid = uuid::Uuid::new_v4().to_string();
         for variable in container["env"].as_array().unwrap() {
             let value = match variable["valueFrom"]["fieldRef"]["fieldPath"].as_str() {
@@ -342,7 +342,7 @@ impl Objects {
         }
     }
 
-    /// By kind, namespace and name, and within them what has names by those.
+    /// Returns the objects by kind, namespace and name. Lists of named items become maps as well.
     fn by_name(&self) -> Value {
         fn by_name(value: &Value) -> Value {
             match value {
@@ -365,7 +365,7 @@ impl Objects {
         Value::Object(objects.collect())
     }
 
-    /// What `foo-controller config` says in the container.
+    /// Returns the output of `foo-controller config` in the container.
     fn config(&self) -> String {
         let files = tempfile::tempdir().unwrap();
         let mut command = Command::new(env!("CARGO_BIN_EXE_foo-controller"));
@@ -378,8 +378,8 @@ impl Objects {
     }
 }
 
-/// The API server takes each of them, over what is there already; its pods are within the restricted pod security level, which
-/// the namespace enforces; and the program takes its arguments, its environment and the mounted configuration.
+/// The API server accepts each kustomization, also over existing objects. The pods conform to the restricted Pod Security
+/// level, which the namespace enforces. The program accepts its environment and the mounted configuration.
 #[tokio::test]
 async fn every_kustomization_is_taken() {
     let mine = namespaced();
@@ -415,7 +415,7 @@ async fn every_kustomization_is_taken() {
     objects(tried.path().to_str().unwrap()).await;
 }
 
-/// kubeconform, kube-score and actionlint, which Go builds the first time.
+/// Returns the folder of kubeconform, kube-score and actionlint. The first call builds them with Go.
 fn tools() -> PathBuf {
     let build = root().join("tests/tools/build.sh");
     let output = Command::new(build).arg("manifests").output().unwrap();
@@ -424,7 +424,7 @@ fn tools() -> PathBuf {
     String::from_utf8(output.stdout).unwrap().trim_end().into()
 }
 
-/// Runs a program with `input` to read; its output, and whether it succeeded.
+/// Runs a program with `input` as standard input. Returns its output, and whether it succeeded.
 fn pipe(command: &mut Command, input: &str) -> (String, bool) {
     let mut child = command
         .stdin(Stdio::piped())
@@ -439,7 +439,7 @@ fn pipe(command: &mut Command, input: &str) -> (String, bool) {
     (text, output.status.success())
 }
 
-/// What `deploy/` can be made into, as YAML: as it is, its overlays, and the base with each component.
+/// Returns the renderings of `deploy/` as YAML: as it is, its overlays, the base with each component, and with all of them.
 async fn renderings() -> Vec<(String, String)> {
     let mut renderings = Vec::new();
     let mut render = async |name: String, path: &Path| {
@@ -462,7 +462,7 @@ async fn renderings() -> Vec<(String, String)> {
     renderings
 }
 
-/// The names of the folders in this one.
+/// Returns the names of the folders in a folder.
 fn folders(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let names = entries.map(|entry| entry.file_name().into_string().unwrap());
@@ -471,7 +471,7 @@ fn folders(folder: &Path) -> Vec<String> {
     names
 }
 
-/// All texts in a value, and where.
+/// Returns all strings in a value with their paths.
 fn texts(value: &Value, place: String) -> Vec<(String, String)> {
     match value {
         Value::String(text) => vec![(place, text.clone())],
@@ -491,7 +491,7 @@ fn texts(value: &Value, place: String) -> Vec<(String, String)> {
     }
 }
 
-/// What each component does to the base alone, it does beside any other, whichever is named first, and to the overlays.
+/// Each component has the same effect alone, with any other component in either order, and with the overlays.
 #[tokio::test]
 async fn components_compose() {
     let deploy = root().join("deploy");
@@ -524,7 +524,7 @@ async fn components_compose() {
         let overlay = of(&folder, &[]).await;
         let yaml = fs::read_to_string(deploy.join(&folder).join("kustomization.yaml")).unwrap();
         for (component, alone) in &alone {
-            // What has a component already takes no second.
+            // An overlay that contains the component does not get it a second time.
             if !yaml.contains(&format!("components/{component}\n")) {
                 let both = merge(&base, &overlay, alone);
                 let both = both.unwrap_or_else(|at| panic!("{name} and {component}: {at}"));
@@ -534,7 +534,7 @@ async fn components_compose() {
     }
 }
 
-/// `base` with the changes of both, or where they are at odds.
+/// Returns `base` with the changes of both, or the path of a conflict.
 fn merge(base: &Value, one: &Value, other: &Value) -> Result<Value, String> {
     if one == base || one == other {
         return Ok(other.clone());
@@ -556,8 +556,8 @@ fn merge(base: &Value, one: &Value, other: &Value) -> Result<Value, String> {
     Ok(merged.into())
 }
 
-/// The component `prometheus`, alone and with any other: each port that its `PodMonitor` scrapes, as it says, gives metrics, and
-/// so does the one that the Service leads to.
+/// The component `prometheus`, alone and with each other component: each port that its `PodMonitor` scrapes returns metrics,
+/// and so does the port of the Service.
 #[tokio::test]
 async fn what_the_podmonitor_scrapes_gives_metrics() {
     let cluster = installed().await;
@@ -587,7 +587,7 @@ async fn what_the_podmonitor_scrapes_gives_metrics() {
         let service = &objects.named("Service", "foo-controller-metrics")["spec"]["ports"];
         let mut scraped = Vec::new();
         for endpoint in endpoints {
-            // A pod without the port is no target.
+            // A pod without this port is not a target.
             let Some(port) = ports.iter().find(|port| port["name"] == endpoint["port"]) else {
                 continue;
             };
@@ -619,7 +619,8 @@ async fn what_the_podmonitor_scrapes_gives_metrics() {
     }
 }
 
-/// Does what Prometheus would by this endpoint of a `PodMonitor`. A Secret's token is made here: nothing in this cluster does.
+/// Scrapes like Prometheus with this endpoint of a `PodMonitor`. Creates the token of a Secret, because no controller does that
+/// in this cluster.
 async fn scrape(
     cluster: &Cluster,
     objects: &Objects,
@@ -649,8 +650,8 @@ async fn scrape(
     client.request_text(get).await
 }
 
-/// Makes what the server says of its objects, Foos among them, into a JSON schema for each of these kinds (apiVersion and kind),
-/// in which no unknown field is allowed.
+/// Writes a JSON schema for each of these kinds (apiVersion and kind) from the server's `OpenAPI` document. The schemas allow no
+/// unknown fields.
 async fn schemas(kinds: &BTreeSet<(String, String)>, folder: &Path) {
     let get = async |path: &str| -> Value {
         let got = installed().await.kubectl(&["get", "--raw", path]).await;
@@ -677,7 +678,7 @@ async fn schemas(kinds: &BTreeSet<(String, String)>, folder: &Path) {
     }
 }
 
-/// Refuses unknown fields, in this schema and those within.
+/// Forbids unknown fields in a schema and its subschemas.
 fn close(schema: &mut Value) {
     match schema {
         Value::Object(fields) => {
@@ -698,10 +699,10 @@ fn close(schema: &mut Value) {
     }
 }
 
-/// Kinds of the Prometheus Operator, which this server does not know.
+/// Kinds of the Prometheus Operator. This server has no schema for them.
 const ELSEWHERE: &str = "PodMonitor,PrometheusRule";
 
-/// kubeconform finds nothing wrong, and does find a field that is misspelt.
+/// kubeconform accepts every rendering, and rejects one with a misspelt field.
 #[tokio::test]
 async fn every_rendering_conforms_to_the_servers_schemas() {
     let foo = fs::read_to_string(root().join("config/samples/foo.yaml")).unwrap();
@@ -722,7 +723,7 @@ async fn every_rendering_conforms_to_the_servers_schemas() {
     let folder = tempfile::tempdir().unwrap();
     schemas(&kinds, folder.path()).await;
     let tool = tools().join("kubeconform");
-    // All of them in one run, which takes each schema in once: that is most of its work.
+    // One run for all renderings, since most of the work is loading the schemas.
     let conform = |change: fn(&str) -> String| {
         let files = tempfile::tempdir().unwrap();
         let mut command = Command::new(&tool);
@@ -750,7 +751,7 @@ async fn every_rendering_conforms_to_the_servers_schemas() {
     }
 }
 
-/// What kube-score says against it, and why it stays so.
+/// Findings of kube-score, and the reason why each is accepted.
 const EXPLAINED: [(&str, &str); 9] = [
     (
         "CPU limit is not set",
@@ -784,7 +785,7 @@ const EXPLAINED: [(&str, &str); 9] = [
     ),
 ];
 
-/// kube-score says nothing that is not explained, and every explanation is of use.
+/// kube-score has no findings without an explanation, and each explanation belongs to a finding.
 #[tokio::test]
 async fn every_rendering_scores() {
     let tool = tools().join("kube-score");
@@ -804,13 +805,13 @@ async fn every_rendering_scores() {
     assert_eq!(found, explained);
 }
 
-/// actionlint finds nothing wrong with the workflows, and does find a key that is misspelt. What they use of others' is what
-/// somebody has looked at, whatever becomes of its tag.
+/// actionlint accepts the workflows, and rejects one with a misspelt key. Actions of other projects are pinned by commit, so
+/// that a moved tag changes nothing.
 #[test]
 fn workflows_are_valid() {
     let tool = tools().join("actionlint");
     let lint = |workflow: &str| {
-        // Neither of which is here for sure.
+        // shellcheck and pyflakes may not be installed.
         let mut command = Command::new(&tool);
         pipe(command.args(["-shellcheck=", "-pyflakes=", "-"]), workflow)
     };
@@ -836,7 +837,7 @@ fn workflows_are_valid() {
     }
 }
 
-/// What kustomize does not carry over from one place to another, or carries over wrongly.
+/// Names and numbers that must agree, and that kustomize does not transfer, or transfers wrongly.
 #[tokio::test]
 async fn names_and_numbers_agree() {
     let config = Config::shipped(&APP);
@@ -849,7 +850,7 @@ async fn names_and_numbers_agree() {
     });
     assert_eq!(account["namespace"], NAMESPACE);
 
-    // Rights.
+    // Permissions.
     let lease = config.leader_election.lease_name;
     let record = format!("{lease}-fencing");
     let mut made: Vec<_> = objects
@@ -929,8 +930,8 @@ async fn names_and_numbers_agree() {
         let get = &container[probe]["httpGet"];
         assert_eq!((&get["port"], &get["path"]), (&json!("http"), &json!(path)));
     }
-    // The longest stop: running work; an attempt at the Lease, the writes that may still land, and the release, each for
-    // half of a term; the last events, exports and lines of the log.
+    // The longest shutdown: running work; then an attempt at the Lease, the writes in flight and the release, each for half a
+    // renew deadline; then the last events, exports and log lines.
     let grace = spec["terminationGracePeriodSeconds"].as_u64().unwrap();
     let stop = config.shutdown_timeout
         + config.leader_election.renew_deadline / 2 * 3
@@ -940,8 +941,8 @@ async fn names_and_numbers_agree() {
     assert_eq!(container["image"], image);
 }
 
-/// Where there is no election, the Deployment itself sees to it that there is one pod at most: as `deploy/` has it, and with
-/// what docs/operations.md, "Another Lease, or a shorter one", has to be added.
+/// Without leader election, the Deployment itself prevents a second pod. This holds for `deploy/`, and for the additions of
+/// docs/operations.md, "Another Lease, or a shorter one".
 #[tokio::test]
 async fn without_election_there_are_never_two_pods() {
     let rules = |objects: &Objects| {
@@ -983,7 +984,7 @@ async fn without_election_there_are_never_two_pods() {
     }
 }
 
-/// The component `networkpolicy` lets out to the API server and to DNS wherever one usually installs.
+/// The component `networkpolicy` allows connections to the API server and to DNS on common platforms.
 #[tokio::test]
 async fn the_api_server_and_dns_are_reached_everywhere() {
     let overlay = overlay("base", &["networkpolicy"]);
@@ -1002,7 +1003,7 @@ async fn the_api_server_and_dns_are_reached_everywhere() {
         ("minikube", 8443),
         ("MicroK8s", 16443),
     ] {
-        // It is no pod: by no selector.
+        // The API server is not a pod, so no selector matches it.
         let reached = rules
             .iter()
             .any(|rule| rule["to"].is_null() && port(rule, number, "TCP"));
@@ -1025,7 +1026,8 @@ async fn the_api_server_and_dns_are_reached_everywhere() {
         }
     }
 
-    // With what docs/operations.md, "Network policy", has to be added, it is reached there, and nobody else anywhere.
+    // With the additions of docs/operations.md, "Network policy", connections are allowed to the given addresses, and to no
+    // other.
     let file = overlay.path().join("kustomization.yaml");
     let mut kustomization: Value =
         serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
@@ -1048,7 +1050,7 @@ async fn the_api_server_and_dns_are_reached_everywhere() {
     assert!(blocks.iter().all(|to| to["ipBlock"]["cidr"].is_string()));
 }
 
-/// An image of another architecture would crash there, again and again.
+/// An image of another architecture would crash in a loop.
 #[tokio::test]
 async fn pods_go_only_where_the_image_runs() {
     let objects = rendered(&root().join("deploy/base")).await;
@@ -1061,7 +1063,7 @@ async fn pods_go_only_where_the_image_runs() {
     assert_eq!(*terms, expected);
 }
 
-/// As many Foos as README reports on leave the pod's memory below the alert.
+/// With the number of Foos that README measures, the memory of a pod stays below the alert.
 #[tokio::test]
 async fn memory_is_enough_for_the_foos_that_are_documented() {
     let objects = rendered(&root().join("deploy/base")).await;
@@ -1085,7 +1087,7 @@ async fn memory_is_enough_for_the_foos_that_are_documented() {
     assert!(measured + exporting < 0.8 * limit, "{measured} of {limit}");
 }
 
-/// The component `namespaced`: the controller as the container runs it, with the rights that its account has there.
+/// The component `namespaced`, with the controller as the container runs it, and with the permissions of its account.
 #[tokio::test]
 async fn given_namespaces_are_all_that_it_reaches() {
     let cluster = installed().await;
@@ -1103,7 +1105,7 @@ async fn given_namespaces_are_all_that_it_reaches() {
             assert_eq!(cluster.kubectl(&ask).await.stdout, answer, "{ask:?}");
         }
     }
-    // The Lease is in none of them, and the election's events are beside it.
+    // The Lease is in neither namespace. The events of the election are in the Lease's namespace.
     for verb in ["create", "patch"] {
         let ask = [
             "auth",
@@ -1150,7 +1152,7 @@ async fn given_namespaces_are_all_that_it_reaches() {
     assert_eq!(controller.logged("WARN") + controller.logged("ERROR"), 0);
 }
 
-/// A control plane with its controllers, for one test after another; each leaves nothing of ours behind.
+/// Returns a control plane with its controllers, for one test at a time. Each test removes its objects.
 async fn with_controllers() -> MutexGuard<'static, Cluster> {
     static WITH_CONTROLLERS: LazyLock<Mutex<Cluster>> = LazyLock::new(|| {
         Mutex::new(Cluster::start(Options {
@@ -1161,11 +1163,11 @@ async fn with_controllers() -> MutexGuard<'static, Cluster> {
     WITH_CONTROLLERS.lock().await
 }
 
-/// docs/operations.md, "Uninstall": without the CRD the Foos and their Deployments stay; with it, they go. A Deployment that was left
-/// over goes once the CRD is installed again.
+/// docs/operations.md, "Uninstall": Foos and Deployments stay with the CRD, and are deleted with it. A leftover Deployment is
+/// deleted when the CRD is installed again.
 #[tokio::test]
 async fn uninstalling_the_crd_takes_the_foos_and_their_deployments() {
-    // Its own: for half a minute it does nothing but wait for the garbage collector.
+    // Not shared: for half a minute it only waits for the garbage collector.
     let cluster = Cluster::start(Options {
         controllers: true,
         audit: false,
@@ -1179,7 +1181,7 @@ async fn uninstalling_the_crd_takes_the_foos_and_their_deployments() {
         let wait = "rollout status deployment/foo-controller -n foo-system --timeout=60s";
         kubectl(wait).await.success();
     };
-    // Nothing runs in the pods of this cluster: the Foo's Deployment is made here.
+    // No program runs in the pods of this cluster, so the test creates the Foo's Deployment.
     let api = "samplecontroller.k8s.io/v1alpha1";
     let new = ["create", "-f", "-", "-o=jsonpath={.metadata.uid}"];
     let deploy = async |name: &str, foo: &str| {
@@ -1210,7 +1212,7 @@ async fn uninstalling_the_crd_takes_the_foos_and_their_deployments() {
     install().await;
     cluster.install_crd().await;
     let uid = create("foo-sample").await;
-    // The garbage collector learns of a new kind within half a minute. It has once it does its work.
+    // The garbage collector learns of a new resource type within half a minute. A deletion shows that it has.
     create("foo-other").await;
     kubectl("delete foo/foo-other").await.success();
     kubectl("wait --for=delete deployment/foo-other --timeout=60s")
@@ -1251,8 +1253,8 @@ async fn uninstalling_the_crd_takes_the_foos_and_their_deployments() {
         .success();
 }
 
-/// The roles that every cluster has: who may view a namespace sees its Foos, and who may edit it, or is its admin, makes and scales
-/// them; a Foo's status is written by the controller alone.
+/// The default roles of a cluster: `view` can read Foos in a namespace, `edit` and `admin` can also create and scale them. Only
+/// the controller writes their status.
 #[tokio::test]
 async fn people_have_the_rights_of_their_role_on_foos() {
     let cluster = with_controllers().await;
@@ -1288,7 +1290,7 @@ async fn people_have_the_rights_of_their_role_on_foos() {
             format!("create rolebinding {role} --clusterrole={role} --user={role} -n {namespace}");
         kubectl(&bind).await.success();
         let as_it = async |line: &str| kubectl(&format!("{line} -n {namespace} --as={role}")).await;
-        // kube-controller-manager puts the rights together.
+        // kube-controller-manager aggregates the permissions.
         eventually(DEADLINE, "the role has its rights", async || {
             let got = as_it("get foos").await;
             got.status.success().then_some(()).ok_or(got.stderr)
@@ -1302,7 +1304,7 @@ async fn people_have_the_rights_of_their_role_on_foos() {
             .await;
         }
         for line in may_not {
-            // Another verb of the Foo's last state would fail otherwise than by the lack of rights.
+            // Only a missing permission counts. Another error could come from the state of the Foo.
             let refused = as_it(line).await.stderr;
             assert!(refused.contains("(Forbidden)"), "{role}: {line}: {refused}");
         }
@@ -1315,7 +1317,7 @@ async fn people_have_the_rights_of_their_role_on_foos() {
         .success();
 }
 
-/// An overlay: a folder of `deploy/`, and components over what that has.
+/// A folder of `deploy/` with additional components.
 struct Overlay {
     base: &'static str,
     components: &'static [&'static str],
@@ -1340,9 +1342,9 @@ impl Overlay {
     }
 }
 
-/// docs/operations.md, "Switch overlays or components": after its commands there is what the new overlay renders, and nothing else of what was ever there. And what
-/// belongs to somebody else, such as the namespaces that other collectors live in, has not changed from the first `apply -k` to the
-/// last `delete -k`.
+/// docs/operations.md, "Switch overlays or components": after its commands, exactly the objects of the new overlay exist.
+/// Objects of other owners, such as the namespaces of other collectors, stay unchanged from the first `apply -k` to the last
+/// `delete -k`.
 #[allow(
     clippy::too_many_lines,
     reason = "one installation, from switch to switch"
@@ -1370,7 +1372,7 @@ async fn a_switch_leaves_what_the_new_overlay_has_and_an_uninstallation_what_oth
         let line = "get namespaces,configmaps,clusterroles,clusterrolebindings -A -o=json";
         let list: Value = serde_json::from_str(&kubectl(line).await.success()).unwrap();
         let objects = list["items"].as_array().unwrap().clone();
-        // These change by themselves: what is put together by the roles' labels.
+        // Aggregated ClusterRoles change with the roles that they aggregate.
         let changing = ["/view", "/edit", "/admin"];
         let objects = objects.into_iter().filter(|object| {
             let id = id(object);

@@ -1,5 +1,5 @@
-//! The documentation: README and `docs/`. Its [`commands`] work, its links lead somewhere, every alert has a section, and what
-//! code cites of it is there.
+//! The documentation: README and `docs/`. Its [`commands`] work, its links and cited sections exist, and every alert has a
+//! section.
 
 pub mod commands;
 
@@ -10,18 +10,18 @@ use serde_json::Value;
 
 use super::{files, root, sources};
 
-/// A file of Markdown.
+/// A Markdown file.
 pub struct Document {
     path: PathBuf,
     pub sections: Vec<Section>,
-    /// Blocks of code, each with its language.
+    /// Code blocks with their languages.
     pub blocks: Vec<(String, String)>,
-    /// Code within the text.
+    /// Inline code.
     pub inline: Vec<String>,
     links: Vec<String>,
 }
 
-/// What stands under a heading, up to the next one of whatever level.
+/// The text under a heading, up to the next heading of any level.
 #[derive(Default)]
 pub struct Section {
     pub title: String,
@@ -82,7 +82,7 @@ impl Document {
         document
     }
 
-    /// The one section of this title.
+    /// Returns the only section with this title.
     pub fn section(&self, title: &str) -> &Section {
         let mut found = self.sections.iter().filter(|there| there.title == title);
         let section = found.next();
@@ -90,7 +90,7 @@ impl Document {
         section.unwrap_or_else(|| panic!("{} has no {title:?}", self.path.display()))
     }
 
-    /// What a link can name in it, as GitHub makes it of the headings.
+    /// Returns the anchors that GitHub generates from the headings.
     fn anchors(&self) -> BTreeSet<String> {
         let mut anchors = BTreeSet::new();
         for section in &self.sections {
@@ -108,12 +108,12 @@ impl Document {
     }
 }
 
-/// A document of the project.
+/// Reads a document of the project.
 pub fn document(path: &str) -> Document {
     Document::read(root().join(path))
 }
 
-/// What users read: README, and then `docs/`.
+/// Returns the documents for users: README, and then `docs/`.
 pub fn documents() -> Vec<Document> {
     let mut docs = files(&root().join("docs"), "md");
     docs.sort();
@@ -121,8 +121,7 @@ pub fn documents() -> Vec<Document> {
     docs.into_iter().map(Document::read).collect()
 }
 
-/// Of whatever is linked, the file is there, and the heading in it; whatever is called by its path is there, too; and each of
-/// `docs/` is linked in README.
+/// The file and heading of each link exist, and so does each path in inline code. README links every file of `docs/`.
 #[test]
 fn links_lead_somewhere() {
     const FOLDERS: [&str; 7] = [
@@ -202,8 +201,8 @@ fn ci_runs_every_ignored_test() {
     assert!(ignored > 20, "{ignored}");
 }
 
-/// The versions of Kubernetes that are documented are those that are pinned, and of which `doctor` does not warn; `check` tests one,
-/// and a workflow the others.
+/// The documented versions of Kubernetes are the pinned versions, and `doctor` does not warn about them. `make test` uses one
+/// of them, and a workflow tests the others.
 #[test]
 fn supported_versions_of_kubernetes_are_tested() {
     let mut pinned = BTreeSet::new();
@@ -244,7 +243,7 @@ fn supported_versions_of_kubernetes_are_tested() {
     );
 }
 
-/// Who makes another operator of this one reads of each of the test programs what becomes of it.
+/// docs/make-it-yours.md lists every test file for authors of another operator.
 #[test]
 fn make_it_yours_has_every_test_program() {
     let page = document("docs/make-it-yours.md");
@@ -266,13 +265,13 @@ fn readme_is_short() {
     assert!(readme.lines().count() <= 150);
 }
 
-/// A heading that code cites, as in: docs/design.md, "How it works".
+/// Every section exists that code cites in the form: docs/design.md, "How it works".
 #[test]
 fn what_code_cites_is_there() {
     for file in ["src", "crates", "tests"].map(|folder| sources(&root().join(folder))) {
         for file in file {
             let text = fs::read_to_string(&file).unwrap();
-            // Comments and strings go on in the next line, and a string's quotes are escaped.
+            // A citation may continue on the next line of a comment or string. Quotes in a string are escaped.
             let words = text.split(|c: char| c.is_whitespace() || c == '\\' || c == '/');
             let words: Vec<_> = words.filter(|word| !matches!(*word, "" | "!")).collect();
             let text = words.join(" ");
@@ -294,7 +293,7 @@ fn what_code_cites_is_there() {
     }
 }
 
-/// What to do about each alert, under its name, with its severity and how long it lasts before it fires.
+/// Each alert has a section under its name, with its severity and its duration before it fires.
 #[test]
 fn every_alert_has_a_section() {
     let rules = fs::read_to_string(root().join("deploy/components/prometheus/rules.yaml")).unwrap();
@@ -326,15 +325,15 @@ fn every_alert_has_a_section() {
     assert_eq!(documented, names, "in the rules' order, and no others");
 }
 
-/// Every block of code is of a kind that is tried: commands are run ([`commands`]), what is to be copied can be read, and a
-/// picture says that it is one.
+/// Every code block has a tested type: commands are run ([`commands`]), configuration is parsed, and pictures are marked as
+/// text.
 #[test]
 fn every_block_is_of_a_kind_that_is_tried() {
     for Document { path, blocks, .. } in documents() {
         for (language, text) in blocks {
             match &*language {
                 "console" => assert!(text.starts_with("$ "), "{}: {text}", path.display()),
-                // Applied by the command that the page has.
+                // A command on the page applies the patch.
                 "text" | "diff" => {}
                 "yaml" => {
                     let _: Value = serde_saphyr::from_str(&text).unwrap();

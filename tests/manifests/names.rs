@@ -1,16 +1,16 @@
-//! Names in `deploy/`: an overlay may change the namespace and all names, and every reference follows; so there can be two
-//! installations in one cluster.
+//! Names in `deploy/`: an overlay may change the namespace and all names, and every reference follows. So two installations fit
+//! into one cluster.
 
 use super::*;
 
-/// What an overlay may set to make an installation's names its own.
+/// Settings of an overlay that make the names of an installation unique.
 const OTHER_NAMES: [(&str, &str); 3] = [
     ("namespace", "elsewhere"),
     ("namePrefix", "second-"),
     ("nameSuffix", "-b"),
 ];
 
-/// An overlay with these other names: of `base` with `components`, or, nested, of an overlay that has them.
+/// Returns an overlay with these names, directly of `base` with `components`, or nested over an overlay of them.
 fn renamed(base: &str, components: &[&str], nested: bool) -> (TempDir, TempDir) {
     let inner = overlay(base, components);
     let outer = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -36,13 +36,13 @@ fn write(overlay: &TempDir, kustomization: &Value) {
     fs::write(file, kustomization.to_string()).unwrap();
 }
 
-/// Another namespace, prefix and suffix, of an overlay or of one over that, arrive wherever a name stands, whichever components
-/// there are. Nothing of such an installation is called like anything of another one.
+/// Namespace, prefix and suffix of an overlay, or of an overlay over it, apply to every reference, with any components. Such an
+/// installation shares no object name with another one.
 #[tokio::test]
 async fn every_reference_follows_the_names_of_an_overlay() {
     let components = folders(&root().join("deploy/components"));
-    // The collector's namespace is its own, which no overlay's `namespace` may change; and the RoleBindings of `namespaced` are
-    // where the Foos are.
+    // The collector has its own namespace, which the `namespace` of an overlay must not change. The RoleBindings of
+    // `namespaced` are in the namespaces of the Foos.
     let stay = ["collector", "namespaced"];
     let components = components.iter().filter(|name| !stay.contains(&&***name));
     let components: Vec<&str> = components.map(String::as_str).collect();
@@ -63,7 +63,7 @@ async fn every_reference_follows_the_names_of_an_overlay() {
             let objects = rendered(outer.path()).await;
             let has_prometheus = components.contains(&"prometheus");
             let dangling: Vec<_> = (objects.dangling().into_iter())
-                // Prometheus' account, which the component `prometheus` has.
+                // The account of Prometheus, which is in the component `prometheus`.
                 .filter(|to| has_prometheus || !to.contains("metrics-reader"))
                 .collect();
             assert!(dangling.is_empty(), "{what}: {dangling:?}");
@@ -73,7 +73,8 @@ async fn every_reference_follows_the_names_of_an_overlay() {
                 for (place, text) in texts(object, String::new()) {
                     let is_prometheus =
                         id.contains("metrics-reader") && place.starts_with("/subjects");
-                    // For an alert about series that never were: docs/operations.md, "Which Prometheus evaluates the alerts".
+                    // For an alert about series that never existed: docs/operations.md, "Which Prometheus evaluates the
+                    // alerts".
                     let is_expression =
                         id.starts_with("PrometheusRule ") && place.ends_with("/expr");
                     assert!(
@@ -88,7 +89,8 @@ async fn every_reference_follows_the_names_of_an_overlay() {
     }
 }
 
-/// The component `namespaced` over such an overlay, as its comment describes: its account is found by the new namespace.
+/// The component `namespaced` over such an overlay, as its comment describes: its bindings refer to the account in the new
+/// namespace.
 #[tokio::test]
 async fn namespaces_are_given_over_other_names() {
     let (_inner, named) = renamed("base", &["fencing"], false);
@@ -124,7 +126,7 @@ async fn namespaces_are_given_over_other_names() {
 }
 
 impl Objects {
-    /// References to objects that are not among these.
+    /// Returns references to objects that are not included.
     fn dangling(&self) -> Vec<String> {
         let there: BTreeSet<String> = self.0.iter().map(id).collect();
         let mut to = Vec::new();
@@ -211,7 +213,7 @@ impl Objects {
     }
 }
 
-/// One of several installations: what its overlay renders, and a replica of it.
+/// One of several installations: the objects of its overlay, and a replica.
 struct Installation {
     folder: TempDir,
     objects: Objects,
@@ -243,7 +245,7 @@ impl Installation {
         }
     }
 
-    /// A kubeconfig of its account, with a token that is bound to its pod, or to none.
+    /// Writes a kubeconfig with its account. The token is bound to the pod, or unbound.
     async fn kubeconfig(&self, cluster: &Cluster, bound: bool) -> PathBuf {
         let (name, uid) = &self.pod;
         let of_pod =
@@ -264,7 +266,7 @@ impl Installation {
         path
     }
 
-    /// The controller as that pod runs it, once it leads.
+    /// Starts the controller of the pod, and waits until it leads.
     async fn leads(&self, cluster: &Cluster) -> (Controller, TempDir) {
         let kubeconfig = self.kubeconfig(cluster, true).await;
         let lease = Config::shipped(&APP).leader_election.lease_name;
@@ -285,7 +287,7 @@ impl Installation {
         (controller, files)
     }
 
-    /// That a new Foo there gets its Deployment, which the policy lets nobody else of this account change.
+    /// Checks that a new Foo gets its Deployment, and that the policy rejects writes with an unbound token of this account.
     async fn serves(&self, cluster: &Cluster, namespace: &str, foo: &str) {
         let object = json!({
             "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo",
@@ -318,8 +320,8 @@ impl Installation {
     }
 }
 
-/// docs/operations.md, "Two installations in one cluster", with its overlays: each serves its own Foos under a fencing policy of
-/// its own, and one that is uninstalled takes nothing of the other along.
+/// docs/operations.md, "Two installations in one cluster", with its overlays. Each installation serves its own Foos under its
+/// own fencing policy. Uninstalling one does not affect the other.
 #[tokio::test]
 async fn two_installations_live_in_one_cluster() {
     let cluster = with_controllers().await;
@@ -347,7 +349,7 @@ async fn two_installations_live_in_one_cluster() {
         installations.push(Installation::apply(&cluster, folder).await);
     }
     let [first, second] = <[_; 2]>::try_from(installations).ok().unwrap();
-    // The second has changed nothing of the first.
+    // The second installation has not changed the first.
     let diff = format!("diff -k {}", first.folder.path().display());
     assert_eq!(kubectl(&diff).await.success(), "");
 

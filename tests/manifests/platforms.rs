@@ -1,9 +1,9 @@
-//! docs/operations.md, "On your platform": what its recipes render, and that `OpenShift` would take the pods.
+//! docs/operations.md, "On your platform": the renderings of its recipes, and the admission of the pods on `OpenShift`.
 
 use super::*;
 
-/// What `restricted-v2`, the constraints for pods on `OpenShift`, accept in a namespace whose users are 1000680000 to
-/// 1000689999. (It also sets what a pod leaves out.)
+/// A policy like `restricted-v2`, the security context constraints for pods on `OpenShift`, in a namespace with the user IDs
+/// 1000680000 to 1000689999. (The original also sets missing fields of a pod.)
 const RESTRICTED_V2: &str = r"
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -52,7 +52,7 @@ spec:
         kubernetes.io/metadata.name: openshift
 ";
 
-/// Whatever `deploy/` is made into, its pods leave users and groups to `OpenShift`.
+/// The pods of every rendering of `deploy/` leave users and groups to `OpenShift`.
 #[tokio::test]
 async fn openshift_takes_the_pods() {
     let cluster = installed().await;
@@ -97,7 +97,7 @@ async fn openshift_takes_the_pods() {
     assert!(tried > 10, "{tried}");
 }
 
-/// The blocks of YAML in a section of docs/operations.md.
+/// Returns the YAML blocks in a section of docs/operations.md.
 fn blocks(title: &str) -> Vec<Value> {
     let document = docs::document("docs/operations.md");
     let blocks = document.section(title).text.split("\n```yaml\n").skip(1);
@@ -107,7 +107,7 @@ fn blocks(title: &str) -> Vec<Value> {
         .collect()
 }
 
-/// `deploy/base` with components, and with what the documentation adds.
+/// Returns an overlay of `deploy/base` with components, and with the additions of the documentation.
 fn with(components: &[&str], added: &Value) -> TempDir {
     let overlay = overlay("base", components);
     let file = overlay.path().join("kustomization.yaml");
@@ -136,7 +136,7 @@ async fn labels_are_those_that_a_prometheus_selects() {
     assert_eq!(pod["release"], Value::Null, "no pod is replaced for it");
 }
 
-/// The settings of an overlay take effect, and roll the pods.
+/// The settings of an overlay take effect, and cause a rollout.
 #[tokio::test]
 async fn an_overlay_has_settings_of_its_own() {
     let usual = rendered(&root().join("deploy/base")).await;
@@ -154,7 +154,7 @@ async fn an_overlay_has_settings_of_its_own() {
     }
 }
 
-/// `deploy/` is copied with `config/`; alone, the error names the folder that is missing, and `deploy/base` says why.
+/// A copy of `deploy/` needs `config/`. Without it, the error contains the missing folder, and `deploy/base` explains it.
 #[tokio::test]
 async fn a_copy_of_deploy_takes_config_along() {
     let copy = tempfile::tempdir().unwrap();

@@ -1,15 +1,16 @@
-//! docs/operations.md, "Uninstall": its commands leave nothing, however many Foos there are.
+//! docs/operations.md, "Uninstall": its commands leave no objects, even with many Foos.
 
 use std::fmt::Write as _;
 
 use super::*;
 use crate::cluster::bound_command;
 
-/// As many as the documentation has a figure for.
+/// Number of Foos in the figure of the documentation.
 const FOOS: usize = 1000;
 const LIMIT: Duration = Duration::from_mins(40);
 
-/// With kube-controller-manager at its default rate of requests: the garbage collector takes minutes, and must know the kind as long.
+/// Runs kube-controller-manager with its default request rate. The garbage collector then takes minutes, and needs the resource
+/// type during that time.
 #[tokio::test]
 #[ignore = "takes ten minutes"]
 async fn uninstalling_leaves_nothing_of_a_thousand_foos() {
@@ -61,7 +62,7 @@ async fn uninstalling_leaves_nothing_of_a_thousand_foos() {
     controller.stop().await;
 }
 
-/// Replaces the cluster's own, which may send a thousand requests a second.
+/// Replaces the cluster's own kube-controller-manager, which may send a thousand requests per second.
 async fn default_controller_manager(cluster: &Cluster) -> tokio::process::Child {
     let ready = cluster.ready();
     let pid = ready.pids["kube-controller-manager"].cast_signed();
@@ -86,7 +87,7 @@ async fn default_controller_manager(cluster: &Cluster) -> tokio::process::Child 
         .stderr(Stdio::null());
     let mut command = tokio::process::Command::from(command);
     let manager = command.kill_on_drop(true).spawn().unwrap();
-    // It has begun once it deletes what nobody owns any more.
+    // It works once it has deleted an object with a missing owner.
     let owned = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "owned", "ownerReferences": [

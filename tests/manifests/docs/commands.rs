@@ -1,4 +1,4 @@
-//! Every command of the documentation, as it stands there: run here, or named with the step of CI that runs it.
+//! Every command of the documentation is run here, or is listed with the CI step that runs it.
 
 use std::{
     collections::BTreeSet,
@@ -17,10 +17,10 @@ use crate::{
     manifests::{root, with_controllers},
 };
 
-/// How long a block may take: as long as its longest `kubectl wait`.
+/// Time limit of a block: the longest timeout of a `kubectl wait` in it.
 const DEADLINE: Duration = Duration::from_mins(5);
 
-/// Commands that [`commands_work`] does not run: which file does, and the line of it that does.
+/// Commands that [`commands_work`] does not run, with the file and the line in it that runs them.
 const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("make demo", ".ci/run", " make demo\n"),
     ("make test", ".ci/run", "make test"),
@@ -164,7 +164,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Commands that nothing here can run, and why.
+/// Commands that cannot be run here, and the reason.
 const NOWHERE: &[(&str, &str)] = &[
     (
         "kubectl apply -f install.yaml",
@@ -206,7 +206,7 @@ const NOWHERE: &[(&str, &str)] = &[
     ),
 ];
 
-/// A command, and the output that is shown.
+/// A command with its documented output.
 struct Command {
     line: String,
     comment: String,
@@ -223,7 +223,7 @@ impl Command {
     }
 }
 
-/// The commands of each console block.
+/// Returns the commands of each console block.
 fn blocks() -> Vec<Vec<Command>> {
     let blocks = documents().into_iter().flat_map(|document| document.blocks);
     let console = blocks.filter(|(language, _)| language == "console");
@@ -249,15 +249,15 @@ fn commands(block: &str) -> Vec<Command> {
     commands
 }
 
-/// What a command of docs/operations.md, "Switch overlays or components", is for.
+/// Purpose of a command of docs/operations.md, "Switch overlays or components".
 pub enum Switch {
-    /// Going to an overlay or a component.
+    /// Adds an overlay or a component.
     To(String),
-    /// Leaving out a component.
+    /// Removes a component.
     Without(String),
 }
 
-/// The commands in the text: code that begins as one.
+/// Returns the inline code that begins like a command.
 fn inline() -> Vec<String> {
     let code = documents()
         .into_iter()
@@ -269,7 +269,7 @@ fn inline() -> Vec<String> {
         .collect()
 }
 
-/// Those commands, by what they are for.
+/// Returns the commands of the switches with their purpose.
 pub fn switches() -> Vec<(Switch, String)> {
     let commands = blocks().into_iter().flatten();
     commands
@@ -277,17 +277,17 @@ pub fn switches() -> Vec<(Switch, String)> {
         .collect()
 }
 
-/// A shell's script, in the project's folder, with `kubectl` for this cluster and, for cargo, what runs the program that is built.
-/// Nothing of it outlives this.
+/// Runs a shell script in the project's folder. `kubectl` uses this cluster, and `cargo` is replaced by a script that runs the
+/// built program. All processes of the script end with this call.
 pub async fn sh(cluster: &Cluster, script: &str) -> String {
     sh_within(cluster, script, DEADLINE).await
 }
 
-/// The same, with another limit to how long it may take.
+/// Like [`sh`], with another time limit.
 pub async fn sh_within(cluster: &Cluster, script: &str, limit: Duration) -> String {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().display().to_string();
-    // If this process is killed, the deadline ends the controller.
+    // If this process is killed, the timeout ends the controller.
     let cargo = format!(
         "case $* in 'build --locked') exit ;; 'run --locked -- '*) shift 3 ;; *) exit 1 ;; esac
         exec timeout --foreground {} {} \"$@\"",
@@ -324,14 +324,14 @@ pub async fn sh_within(cluster: &Cluster, script: &str, limit: Duration) -> Stri
     said("output")
 }
 
-/// A program for [`sh`].
+/// Writes a program for [`sh`].
 fn stand_in(folder: &TempDir, name: &str, script: &str) {
     let file = folder.path().join(name);
     fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// A process group, which ends with this.
+/// A process group that is killed on drop.
 struct Group(Option<Pid>);
 
 impl Drop for Group {
@@ -342,7 +342,7 @@ impl Drop for Group {
     }
 }
 
-/// Each block, as it would be pasted: what it shows is what comes out.
+/// Runs each block as a user would paste it, and compares the output with the documented one.
 #[tokio::test]
 async fn commands_work() {
     let cluster = with_controllers().await;
@@ -362,7 +362,7 @@ async fn commands_work() {
         for command in &commands {
             unseen.remove(&*command.line);
             inline.retain(|line| *line != command.line);
-            // The switches are run by a test of their own.
+            // Another test runs the switches.
             if !known.contains(&*command.line) && command.switch().is_none() {
                 let program = command.line.split(' ').next().unwrap();
                 let runnable =
@@ -394,7 +394,7 @@ async fn commands_work() {
     sh(&cluster, clean).await;
 }
 
-/// tests/require.sh, with which what README names first begins.
+/// tests/require.sh, which the first commands of README run first.
 #[test]
 fn what_is_missing_is_named() {
     let folder = tempfile::tempdir().unwrap();
@@ -408,7 +408,7 @@ fn what_is_missing_is_named() {
         stand_in(&folder, name, "");
     }
     stand_in(&folder, "uname", "echo Linux");
-    stand_in(&folder, "bash", "echo 3"); // what macOS has
+    stand_in(&folder, "bash", "echo 3"); // the version of macOS
     let missing = "not on PATH, but needed: flock bash-4\n";
     assert_eq!(require(), (Some(1), missing.to_owned()));
     stand_in(&folder, "flock", "");
