@@ -14,7 +14,7 @@ demo: ## watch a Foo live on a real API server (DEMO_CLUSTER=current: on yours)
 test: test-built ## every check and test, except those that tests/README.md lists as left out (KUBERNETES=1.33: the tests, on an API server of that version)
 	$(MAKE) --jobs 3 test-real $(if $(KUBERNETES),,test-units test-simulated)
 
-# All of it that is no test: the checks of the code, and what the tests run.
+# Everything except the tests: the checks of the code, and the programs that the tests run.
 test-built:
 	tests/require.sh
 ifndef KUBERNETES
@@ -25,11 +25,12 @@ endif
 	tests/collector/build.sh
 	tests/tools/build.sh manifests
 	tests/tools/build.sh kstatus
-	cargo build --locked --example cluster --example second_kind --example kube_controller # those that tests run
+	cargo build --locked --example cluster --example second_kind --example kube_controller # the examples that tests run
 	cargo test --locked $(TESTS) --no-run
 
-# On real processes, which wait more than they work; what is simulated has the cores meanwhile. Most have deadlines, and those of
-# `make e2e` have, too, which do not run beside them (flock). The API servers have memory to spare, and collect less of it (GOGC).
+# Tests with real processes, which mostly wait; the simulation uses the remaining CPU time. Most tests have deadlines, and so
+# have those of `make e2e`: they do not run at the same time (flock). The API servers have enough memory to collect garbage less
+# often (GOGC).
 INTEGRATION := cargo test --locked --test integration
 .PHONY: test-real test-units test-simulated
 test-real:
@@ -48,7 +49,7 @@ e2e: ## the image that Nix builds, installed by deploy/, with real pods (IMAGE=a
 lint: $(DENY)/bin/cargo-deny ## clippy, rustdoc, and cargo-deny: licences, sources and versions of the dependencies
 	cargo clippy --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked --package operator-runtime
-	cargo fetch --locked # for cargo-deny, which looks at other platforms' crates too
+	cargo fetch --locked # for cargo-deny, which also checks crates of other platforms
 	$(DENY)/bin/cargo-deny --locked --offline check bans licenses sources
 
 audit: $(DENY)/bin/cargo-deny ## the dependencies' known vulnerabilities; needs the internet
@@ -58,7 +59,7 @@ fmt: ## format the code
 	cargo fmt
 
 fork: ## rename this into your own operator: NAME=tea-controller KIND=Teapot GROUP=example.org (PLURAL=teapots SHORT=tp)
-	@$(if $(findstring command,$(origin NAME)),,unset NAME;) exec tests/tools/fork.sh # not by what some systems call the machine
+	@$(if $(findstring command,$(origin NAME)),,unset NAME;) exec tests/tools/fork.sh # some systems set NAME to the host name
 
 generate: ## the generated files: CRD, dashboard, settings, references, completions, manual page
 	cargo build --locked --bins --example generate
@@ -74,7 +75,7 @@ image: ## the image, by nix, into the cache folder, for tests
 nix-check: ## build and check everything in flake.nix
 	tests/nix/check.sh
 
-# A quick one is to show that it works: the controller that ships takes minutes to build.
+# `--quick` only shows that it works: a release build of the controller takes minutes.
 bench: ## side by side with controller-runtime: 25 minutes (ARGS=--quick: 2)
 	tests/require.sh
 	tests/cluster/build.sh

@@ -14,7 +14,7 @@
       forSystems =
         f: lib.genAttrs [ "x86_64-linux" "aarch64-linux" ] (system: f nixpkgs.legacyPackages.${system});
 
-      # What the program is made of: an edit of anything else rebuilds nothing.
+      # Sources of the program. A change of any other file rebuilds nothing.
       crates = lib.optional (builtins.pathExists ./crates) ./crates;
       sources = [
         ./Cargo.toml
@@ -43,15 +43,15 @@
             inherit version;
             src = only sources;
             cargoLock.lockFile = ./Cargo.lock;
-            # The crates' names are written into the program, for those who look for known vulnerabilities.
+            # Embeds the list of crates into the program, for vulnerability scanners.
             auditable = true;
-            # What is to be tested is a check of its own.
+            # Tests are separate checks.
             doCheck = false;
           }
           // args
         );
 
-      # Of the sources, the manifests alone.
+      # Only the manifests of the sources.
       skeletonOf =
         pkgs:
         pkgs.runCommand "source" { } ''
@@ -64,7 +64,7 @@
           done
         '';
 
-      # The dependencies alone, compiled for crates in which there is nothing.
+      # Only the dependencies, compiled for empty crates.
       dependenciesOf =
         pkgs: rustPlatform: args:
         crate rustPlatform (
@@ -72,14 +72,14 @@
             pname = "${name}-dependencies";
             src = skeletonOf pkgs;
             installPhase = "mv target $out";
-            # It is for cargo, which knows each of its files.
+            # Only cargo reads the output, and checks each file in it.
             dontFixup = true;
           }
           // args
         );
 
-      # Begins a build with them. Cargo goes by the files' times: what was compiled is to be newer than the dependencies'
-      # sources, and older than ours.
+      # Starts a build with the compiled dependencies. Cargo compares timestamps: compiled files must be newer than the sources
+      # of the dependencies, and older than ours.
       beginWith = dependencies: ''
         cp -r ${dependencies} target
         chmod -R u+w target
@@ -88,12 +88,13 @@
         find . -path ./target -prune -o -type f -exec touch {} +
       '';
 
-      # Written into the program once it is linked: a commit that changes no source compiles nothing. Always 40 characters.
+      # The commit is written into the linked program, so that a commit without a source change compiles nothing. Always 40
+      # characters.
       commit =
         self.rev or (if self ? dirtyRev then lib.substring 0 34 self.dirtyRev + "-dirty" else null);
       expected = "${name} ${version}" + lib.optionalString (commit != null) " (${commit})";
 
-      # The licences of the crates that the program is made of, which ask for it wherever it goes: a file beside it.
+      # Licences of the crates in the program. They must accompany it: as a file beside it.
       noticesOf =
         pkgs: static:
         crate pkgs.rustPlatform {
@@ -108,7 +109,7 @@
           dontFixup = true;
         };
 
-      # What the program is made of, in CycloneDX: of the manifests, for the target that it is compiled for.
+      # Bill of materials of the program in CycloneDX format, from the manifests, for the target of the program.
       sbomOf =
         pkgs: static:
         crate pkgs.rustPlatform {
@@ -120,21 +121,21 @@
           dontFixup = true;
         };
 
-      # `static` is the package set that the program is compiled with, `pkgs` the one whose tools run here.
+      # `static` is the package set that compiles the program, `pkgs` is the package set of the tools that run here.
       programOf =
         pkgs: static:
         let
           dependencies = dependenciesOf pkgs static.rustPlatform { };
           unstamped = crate static.rustPlatform {
             preConfigure = beginWith dependencies;
-            # All symbols: by default only those for debuggers go, and cargo is set to strip none.
+            # Strips all symbols. The default strips only debug symbols, and cargo is configured to strip none.
             stripAllList = [ "bin" ];
           };
         in
         pkgs.runCommand "${name}-program-${version}"
           {
             nativeBuildInputs = [ pkgs.nukeReferences ];
-            # It runs where there is no store.
+            # It runs where there is no Nix store.
             allowedReferences = [ ];
             passthru = { inherit dependencies unstamped; };
             meta = {
@@ -149,7 +150,7 @@
             install -D -m 444 ${noticesOf pkgs static} $out/share/doc/${name}/licenses.txt
           '';
 
-      # The program and what people have beside it. The image takes the program alone: no shell is in it.
+      # The program with its completions and manual page. The image contains only the program, and no shell.
       packageOf =
         pkgs: static:
         let
@@ -173,8 +174,8 @@
             install -D -m 444 ${./nix/share/man.1} $out/share/man/man1/${name}.1
           '';
 
-      # Whom the program trusts where nothing else is said: Mozilla's authorities. Beside it rather than in it, they are renewed
-      # with nixpkgs, can be seen by who looks into the image, and SSL_CERT_FILE can name others.
+      # Certificate authorities that the program trusts by default: Mozilla's. They are a separate file: they are updated with
+      # nixpkgs, can be inspected in the image, and can be replaced with SSL_CERT_FILE.
       authoritiesOf =
         pkgs: pkgs.runCommand "ca-bundle.crt" { } "cp ${pkgs.cacert}/etc/ssl/certs/ca-bundle.crt $out";
 
@@ -196,7 +197,7 @@
           // lib.optionalAttrs (commit != null) { "org.opencontainers.image.revision" = commit; };
         };
       };
-      # Plain: containerd, and with it kind, unpacks no compressed archive.
+      # Uncompressed: containerd, and therefore kind, does not unpack a compressed archive.
       archiveOf =
         pkgs: static: pkgs.dockerTools.buildLayeredImage (imageOf pkgs static // { compressor = "none"; });
     in
@@ -247,7 +248,7 @@
         let
           packages = self.packages.${pkgs.stdenv.hostPlatform.system};
         in
-        # What ships; what cargo checks, `make test` does.
+        # Checks of the shipped outputs. `make test` runs the checks that need only cargo.
         {
           inherit (packages) default;
           crd = pkgs.runCommand "crd" { } "diff ${./deploy/crd.yaml} ${packages.crds} && touch $out";
@@ -277,17 +278,18 @@
                   and .config.Labels["org.opencontainers.image.revision"] == ${builtins.toJSON commit}
                 ' "$(jq -r '.[0].Config' manifest.json)"
 
-                # The program, its licences and whom it trusts are the only files, and it names no store path.
+                # The program, its licences and the authorities are the only files. The program contains no store path.
                 jq -r '.[0].Layers[]' manifest.json | while read -r layer; do tar tf "$layer"; done | sed 's,^\.*/,,' | grep '[^/]$' | sort > files
                 licenses=''${program%/bin/*}/share/doc/${name}/licenses.txt
                 printf '%s\n' "''${program#/}" "''${licenses#/}" "''${authorities#/}" | sort | diff - files
-                # (nuke-refs leaves e's, which no store path has.)
+                # (nuke-refs leaves e's, which no store path contains.)
                 if grep -aEo '${builtins.storeDir}/[0-9a-df-np-sv-z]{32}-' $program; then exit 1; fi
 
                 [ "$(grep -c 'BEGIN CERTIFICATE' $authorities)" -ge 100 ]
                 grep 'Mozilla Public License 2.0' $licenses
 
-                # The image's program says what it is made of: all of the bill of materials, of which each crate's licence is there, too.
+                # The crates embedded in the program include all of the bill of materials, and the licence file lists each of
+                # these, too.
                 for layer in $(jq -r '.[0].Layers[]' manifest.json); do tar xf "$layer"; done
                 rust-audit-info "''${program#/}" | jq -r '.packages[] | .name + " " + .version' | sort > listed
                 jq -r '.components[] | .name + " " + .version' ${packages.sbom} | sort > crates
@@ -296,8 +298,8 @@
                 sed -n 's/^  //p' "''${licenses#/}" | sort -u > licensed
                 comm -13 licensed crates | diff /dev/null -
 
-                # It works where its telemetry goes by https to whom it does not know, and stops when it is asked to. What it serves is
-                # well formed, and its histograms' bounds are those of the program as cargo built it.
+                # The program works although its telemetry endpoint, https, is unreachable, and exits on SIGTERM. Its metrics
+                # are well formed, and their histogram bounds are the same as in the program that cargo built.
                 look() { # program
                   env -i HOME="$PWD" SSL_CERT_FILE=$authorities "$1" run --master http://127.0.0.1:1 --leader-election=false \
                     --http-addr 127.0.0.1:8080 --otlp-endpoint https://127.0.0.1:1 2> log &
@@ -345,7 +347,7 @@
             pkgs.git
             pkgs.nixfmt
           ];
-          # Without a name, all of the project's: nixfmt takes no folder.
+          # Without arguments, formats all Nix files of the project: nixfmt accepts no folder.
           text = ''
             [ $# -gt 0 ] || mapfile -t -d "" -- files < <(git ls-files -z -- '*.nix')
             exec nixfmt "''${@:-"''${files[@]}"}"

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# push.sh REGISTRY/NAME:TAG ARCHIVE... [-- OPTION OF skopeo copy...]: pushes the images, one for each architecture, as an index
-# of them, of which every node pulls its own. Prints what it is for good: REGISTRY/NAME@DIGEST. Takes skopeo and jq.
+# push.sh REGISTRY/NAME:TAG ARCHIVE... [-- OPTION OF skopeo copy...]: pushes the images, one for each architecture, and an index
+# of them, so that every node pulls its own image. Prints the immutable name REGISTRY/NAME@DIGEST. Needs skopeo and jq.
 set -euo pipefail
 
 fail() { echo "$*; usage: push.sh REGISTRY/NAME:TAG ARCHIVE... [-- OPTION OF skopeo copy...]" >&2; exit 2; }
 [ $# -ge 2 ] && [ "$2" != -- ] || fail 'push.sh: no archive'
 to=$1
 shift
-# The colon of a port is no tag's.
+# The colon before a port is not that of a tag.
 [[ ${to##*/} = ?*:?* && $to != *@* ]] || fail "push.sh: $to has no tag"
 layout=$(mktemp -d)
 trap 'rm -rf "$layout"' EXIT
-# There is no signature to check on what was built here.
+# Images built here have no signature to check.
 copy() { skopeo --insecure-policy copy "$@" >&2; }
 
-# skopeo makes no index: the images become one OCI layout, and the index of them a blob of that.
+# skopeo cannot make an index. So all images are copied into one OCI layout, and their index is added to it as a blob.
 index='{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []}'
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
   architecture=$(skopeo --insecure-policy inspect --config "docker-archive:$1" | jq --raw-output .architecture)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# stamp.sh PROGRAM COMMIT: writes the commit into the linked program, over the one place that crates/runtime/src/config/build_info.rs keeps for it.
-# Fails where that place is not found exactly once, or anything else would differ.
+# stamp.sh PROGRAM COMMIT: writes the commit into the linked program, over the placeholder of
+# crates/runtime/src/config/build_info.rs. Fails unless there is exactly one placeholder, and if any other byte would change.
 set -euo pipefail
 
 program=$1 commit=$2
@@ -13,11 +13,11 @@ mapfile -t places < <(LC_ALL=C grep --text --byte-offset --only-matching --fixed
 [ ${#places[@]} = 1 ] || die "${#places[@]} places for a commit, not one"
 from=$((places[0] + ${#label}))
 
-# Beside it, so that a program that was stamped in part is never left.
+# Works on a copy, so that a partly stamped program is never left behind.
 stamped=$program.stamped
 cp --preserve=mode "$program" "$stamped"
 printf %s "$commit" | dd of="$stamped" bs=1 seek=$from conv=notrunc status=none
-# Where it differs, byte by byte: all of the blank, which no commit has a character of, and nothing else.
+# The changed bytes must be exactly the placeholder. All of its bytes change, since no commit contains its character.
 differs=$({ cmp --verbose "$program" "$stamped" || true; } | while read -r byte _; do echo "$byte"; done)
 [ "$differs" = "$(seq $((from + 1)) $((from + ${#blank})))" ] || die "not only the commit's bytes would differ"
 mv "$stamped" "$program"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Shows the controller at work: on a control plane of its own, which takes what require.sh looks for, and Go, or, with
-# DEMO_CLUSTER=current, on the cluster of the current kubectl context, where everything happens in a namespace of its own.
-# DEMO_ONCE=1 ends after the last step instead of waiting for Ctrl-C; DEMO_PROFILE=release builds with that profile.
+# Shows the controller at work on its own control plane, which needs Go and the programs of require.sh. With
+# DEMO_CLUSTER=current it uses the cluster of the current kubectl context, and a separate namespace.
+# DEMO_ONCE=1 ends after the last step instead of waiting for Ctrl-C. DEMO_PROFILE=release builds with that profile.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tests/require.sh
@@ -13,7 +13,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/foo-controller-demo-XXXXXX")
 log=$work/controller.log
 telemetry=$work/telemetry
 controller='' collector='' plane='' made_namespace='' made_crd='' shown=0
-bound=() # what keeps the controller from outliving this script, even a killed one
+bound=() # keeps the controller from outliving this script, even if it is killed
 if command -v setpriv >/dev/null; then bound=(setpriv --pdeathsig KILL --); fi
 
 bold='' plain=''
@@ -22,14 +22,14 @@ if [ -t 1 ]; then bold=$'\e[1m' plain=$'\e[0m'; else export NO_COLOR=1; fi
 say() { printf '\n%s== %s%s\n' "$bold" "$*" "$plain"; }
 run() { printf '%s$ %s%s\n' "$bold" "$*" "$plain"; "$@"; }
 
-# What the controller has logged since the last time.
+# Prints the new log lines of the controller.
 controller_log() {
   printf '%s-- the controller:%s\n' "$bold" "$plain"
   tail -n +$((shown + 1)) "$log"
   shown=$(wc -l <"$log")
 }
 
-# Ends what was started and removes what was created, and only that.
+# Ends the started processes and removes the created objects, and nothing else.
 clean_up() {
   local status=$?
   trap '' INT TERM HUP
@@ -40,11 +40,11 @@ clean_up() {
   if [ -n "$controller" ]; then kill "$controller" 2>/dev/null || true; wait "$controller" || true; fi
   if [ -n "$collector" ]; then kill "$collector" 2>/dev/null || true; wait "$collector" || true; fi
   if [ -n "$plane" ]; then
-    exec {to_plane}>&- # its stdin ends, and so does it, with all that it started
+    exec {to_plane}>&- # ends its stdin, and thereby the process with all its children
     wait "$plane" || true
   else
     if [ -n "$made_namespace" ]; then kubectl delete namespace "$namespace" --timeout=60s || true; fi
-    # Foos that someone made meanwhile are theirs, and would go with the CRD.
+    # Foos of other users would be deleted with the CRD.
     if [ -n "$made_crd" ] && [ -z "$(kubectl get foos --all-namespaces --output=name)" ]; then
       kubectl delete -f deploy/crd.yaml || true
     fi
@@ -70,7 +70,7 @@ else
   KUBECONFIG=$(field kubeconfig) PATH=$(field bin):$PATH
   export KUBECONFIG PATH
 fi
-# A copy: it stays with this context when the user goes on to another, and its namespace is the demo's.
+# A copy: a change of the user's context does not affect it, and only the copy has the demo's namespace.
 kubectl config view --raw --flatten --minify >"$work/kubeconfig"
 export KUBECONFIG=$work/kubeconfig
 run kubectl get nodes
@@ -102,7 +102,7 @@ say "Starting the controller"
 controller_command=("$target/foo-controller" run --leader-election=false --namespace="$namespace"
   --http-addr=127.0.0.1:0 --log-format=text --otlp-endpoint="http://127.0.0.1:$port" --kubeconfig="$KUBECONFIG")
 printf '$ %s\n' "${controller_command[*]}"
-# Its traces need not come in large batches here.
+# Exports traces in small batches.
 OTEL_BSP_SCHEDULE_DELAY=500 "${bound[@]}" "${controller_command[@]}" >"$log" 2>&1 &
 controller=$!
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Makes a fork of what is committed, in a copy, by names that have no letter of ours, and then gives its kind a Service, as
-# docs/make-it-yours.md has both: nothing of ours is left in it; it is built, checked, tested and installed, and its demo runs,
-# with the Service. What it builds is kept in the cache, beside what else is, and nothing else stays.
+# Makes a fork of the committed state in a copy, with names that share no letter with the original ones, and gives its kind a
+# Service, as in docs/make-it-yours.md. No original name is left. The fork is built, checked, tested and installed, and its demo
+# runs with the Service.
+# Builds are kept in the cache beside the others; nothing else is left.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tests/require.sh
@@ -10,9 +11,9 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller
 mkdir -p "$cache/fork"
 exec 9>"$cache/fork/lock"
 flock 9
-bin=$(tests/cluster/build.sh) && tests/collector/build.sh >/dev/null # for all of them, once
+bin=$(tests/cluster/build.sh) && tests/collector/build.sh >/dev/null # shared builds, made once
 
-# Always there: cargo knows its own work by the path.
+# A fixed path: cargo identifies its builds by it.
 copy=$cache/fork/copy caches=$(mktemp -d) plane='' controller=''
 clean_up() {
   if [ -n "$controller" ]; then kill "$controller" 2>/dev/null || true; wait "$controller" || true; fi
@@ -34,7 +35,7 @@ say() { printf '== %s (after %d s)\n' "$*" $((SECONDS - begun)); }
 fail() { echo "fork: $*" >&2; exit 1; }
 
 say 'what cannot be a fork is refused, and nothing is changed'
-refused() { # what is said of it, arguments
+refused() { # expected message, arguments
   local said
   ! said=$(make --silent fork "${@:2}" 2>&1) || fail "taken: ${*:2}"
   [[ $said == *"$1"* ]] || fail "${*:2}: $said"
@@ -71,7 +72,7 @@ rm new
 [ -z "$(git status --porcelain)" ] || fail 'something is changed'
 
 say 'what ends half way is undone'
-# Where the signal finds git at work is a matter of luck: this one goes on for a second.
+# Otherwise it would be a matter of luck whether git is at work at the signal: this git takes a second for `mv`.
 mkdir "$caches/slow"
 printf '#!/usr/bin/env bash\n[ "$1" != mv ] || { trap "" TERM; sleep 1; }\nexec %s "$@"\n' "$(command -v git)" >"$caches/slow/git"
 chmod +x "$caches/slow/git"
@@ -86,15 +87,15 @@ grep -q 'what was is undone' "$caches/said" || { cat "$caches/said" >&2; fail 'i
 [ -z "$(git status --porcelain)" ] || fail 'something is changed'
 
 say 'a fork'
-# As long as a kind may be: the patches of the page are to fit the lines that rustfmt makes of it.
+# The longest possible kind: the patches of the page must fit the lines that rustfmt makes with it.
 kind=IbyxHubJigguzQuizDivvyWhizzKubuYxiG lower=${kind,,}
 make fork NAME=kudu-kiwi KIND=$kind GROUP=quux.biz PLURAL=${lower}bi SHORT=ix
 [ -z "$(git status --porcelain | grep -v '^[MARD]  ')" ] || fail 'not all of it is staged'
 git diff --cached --quiet -- crates/runtime || fail 'the runtime is changed'
-# The upstream project may be named, where this differs from it, and Kubernetes has an example of its own.
+# The upstream project may be named where this one differs from it, and Kubernetes has an example of its own.
 left=$(git grep --cached -inE 'foo|sample-?_?controller|\bfo\b|api-approved|annotated as a|make fork|fork\.sh' -- ':!*.sum' |
   grep -vE 'foo\.example\.com|kubernetes/sample-controller|differs from sample-controller|^docs/design.md:[0-9]+:\| \| sample-controller \|' || true)
-# Nor does a selector of ours match its pods.
+# A selector must not match the pods of the original either.
 left+=$(git grep --cached -nE '\bapp\b.{0,12}nginx' || true)
 left+=$(git ls-files | grep -iE 'foo|sample-?_?controller|fork' || true)
 [ -z "$left" ] || fail "what is left: $left"
@@ -120,7 +121,7 @@ export KUBECONFIG PATH
 kubectl apply -k deploy
 kubectl wait --for=condition=Established --timeout=60s crd/${lower}bi.quux.biz
 kubectl wait --for=condition=Available --timeout=60s --namespace kudu-kiwi-system deployment/kudu-kiwi
-# With its own rights alone, the Service's among them.
+# With only the permissions of its account, those for the Service included.
 account=$caches/kubeconfig token=$(kubectl create token kudu-kiwi --namespace kudu-kiwi-system)
 kubectl config view --raw --flatten >"$account"
 kubectl --kubeconfig "$account" config set-credentials kudu-kiwi --token "$token"

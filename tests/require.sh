@@ -1,5 +1,5 @@
 #!/bin/sh
-# Says what is missing of what README asks for, before something else fails halfway, and fails then.
+# Reports the missing programs that README requires, and fails, before another command fails halfway.
 missing=''
 for program in cargo cc make flock chrt sha256sum; do
   command -v "$program" >/dev/null || missing="$missing $program"

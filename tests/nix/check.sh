@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Everything about flake.nix: formatted, nothing unused, every output evaluates, the checks pass, no edit rebuilds more than it
-# must, and whatever is built twice is the same bit by bit.
+# All checks of flake.nix: formatting, unused code, evaluation of every output, the flake's checks, minimal rebuilds after an
+# edit, and reproducible builds.
 # shellcheck disable=SC2154 # Set by setup.sh.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 # shellcheck source=/dev/null
 . tests/nix/setup.sh
 
-# nixfmt in Rust, which formats as nixfmt does, to the letter.
+# nixfmt in Rust, with exactly the format of nixfmt.
 tests/tools/install.sh nixfmt_rs 0.5.3
 tests/tools/install.sh deadnix 1.3.1
 git ls-files -z '*.nix' | xargs -0 "$cache/nixfmt_rs-0.5.3/bin/nixfmt" --check
@@ -15,7 +15,7 @@ git ls-files -z '*.nix' | xargs -0 "$cache/deadnix-1.3.1/bin/deadnix" --fail
 
 nix flake check --all-systems --no-build "${flake_options[@]}"
 
-# Edits are tried on a copy, which has no commit.
+# Edits are made in a copy, which has no commit.
 system=$(nix eval --raw --impure --expr builtins.currentSystem)
 copy=$work/copy
 mkdir "$copy"
@@ -42,20 +42,20 @@ tests/nix/image.sh
 echo "the bounds of the histograms of the image's /metrics, which promtool finds no fault with:"
 nix store cat "$(nix build --no-link --print-out-paths "${flake_options[@]}" ".#checks.$system.image")"
 
-# Of this build, and so of any after an edit of src: these crates are compiled, and no other.
+# The log of this build stands for any build after an edit of src: only these crates are compiled.
 ours=$(cargo metadata --format-version 1 --no-deps --locked --offline | jq -r '.packages[].name' | sort)
 crates=$(nix log "$unstamped" | sed -nE 's/\x1b\[[0-9;]*m//g; s/^ *Compiling (\S+) v.*/\1/p' | sort)
 [ "$crates" = "$ours" ] || { say "$unstamped compiled $crates, not only $ours"; exit 1; }
 echo "compiled with the dependencies at hand: $crates"
 
-# The bill of materials has nothing that was not compiled: no crate of the tests, nor of a feature of theirs.
+# The bill of materials contains only compiled crates: none of the tests, and none of a feature that only tests enable.
 compiled=$(nix log "$(derivation . default.dependencies)" | sed -nE 's/\x1b\[[0-9;]*m//g; s/^ *Compiling (\S+) v(\S+).*/\1 \2/p' | sort)
 shipped=$(nix store cat "$(nix build --no-link --print-out-paths "${flake_options[@]}" .#sbom)" |
   jq -r '.metadata.component, .components[] | .name + " " + .version' | sort)
 [ -z "$(comm -13 <(echo "$compiled") <(echo "$shipped"))" ] || { say "the bill of materials has more than was compiled"; exit 1; }
 
-# `default` is the program of `default.unstamped` with the commit written into it. How things are built is what makes them the
-# same or not: until that changes, nothing is built twice again here. (On GitHub, where there is no cache, it always is.)
+# `default` is the program of `default.unstamped` with the commit. Whether a build is reproducible depends on the build files:
+# everything is built twice only after they have changed. (On GitHub, which has no cache, always.)
 how=$(git ls-files -z flake.nix flake.lock nix tests/nix Cargo.lock '*Cargo.toml' '*build.rs' | xargs -0 sha256sum | sha256sum)
 mkdir -p "$state/identical"
 for output in default.unstamped default image sbom; do

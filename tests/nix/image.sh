@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the image and lays its archive where the end-to-end test takes it from.
+# Builds the image, and writes its archive to the path that the end-to-end test reads.
 # shellcheck disable=SC2154 # Set by setup.sh.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

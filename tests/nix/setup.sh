@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# To be sourced: `nix`, and `flake_options` for its commands that build or evaluate the flake. With a nix that reaches the
-# real nixpkgs that is all. Else nix is unpacked from Debian's packages into the cache folder, where its store is, too, and
-# stand-in/ stands in for nixpkgs: the host stays as it is.
+# Source this file: it defines `nix`, and `flake_options` for commands that build or evaluate the flake. A nix that reaches the
+# real nixpkgs is used as it is. Otherwise nix is unpacked from Debian's packages into the cache folder, which also contains its
+# store, and stand-in/ replaces nixpkgs. The host is not changed.
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 
 say() { echo "nix: $*" >&2; }
 
-# Debian's nix with all that it needs, libc too, unpacked side by side; nothing of it is configured or run but nix.
+# Unpacks Debian's nix with all dependencies, including libc. No package is configured, and only nix is run.
 unpack() {
   say "unpacking Debian's nix into $state"
   local apt=$work/apt unpacked=$state/unpacking
@@ -22,7 +22,7 @@ unpack() {
   local folder
   for folder in bin lib lib64 sbin; do ln -s "usr/$folder" "$unpacked/$folder"; done
   : > "$apt/status"
-  # The host's mirror, asked for the release that has a current nix.
+  # The host's mirror, with the suite that has a current nix.
   sed -n '0,/^$/p' /etc/apt/sources.list.d/debian.sources | sed 's/^Suites:.*/Suites: sid/' > "$apt/etc/apt/sources.list.d/sid.sources"
   local options=(-o "Dir::Etc=$apt/etc/apt" -o "Dir::State::lists=$apt/lists" -o "Dir::State::status=$apt/status"
     -o "Dir::Cache=$apt/cache" -o APT::Install-Recommends=0 -o APT::Sandbox::User=root)
@@ -35,7 +35,7 @@ unpack() {
   mv "$unpacked" "$state/root"
 }
 
-# What stand-in/ needs besides itself.
+# Adds the other files that stand-in/ needs.
 furnish() {
   "$root/tests/tools/install.sh" cargo-deny 0.20.2
   "$root/tests/tools/install.sh" cargo-auditable 0.7.7

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# e2e.sh [IMAGE]: the tests of tests/node.rs, on a real node (node.sh). IMAGE is the image under test, a docker or OCI archive;
-# without one, Nix builds it. Takes root and the packages that .ci/run names.
+# e2e.sh [IMAGE]: runs tests/node.rs on a real node (node.sh). IMAGE is the image under test, a docker or OCI archive. Without
+# it, Nix builds the image. Needs root and the packages of .ci/run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -8,11 +8,11 @@ control_plane=$(tests/cluster/build.sh)
 programs=$(tests/tools/build.sh node)
 NODE=$(mktemp -d "${TMPDIR:-/tmp}/foo-controller-node-XXXXXX")
 trap 'rm -rf --one-file-system "$NODE"' EXIT
-trap 'exit 143' TERM HUP # when what runs has ended
+trap 'exit 143' TERM HUP # after the running command has ended
 export NODE PATH=$programs:$control_plane:/usr/sbin:/sbin:$PATH AUDIT_POLICY=$PWD/tests/cluster/audit-policy.yaml
 mkdir "$NODE/images"
 
-# Writes a docker archive with one file in it, which is what runs.
+# Prints a docker archive with one file, which is its entrypoint.
 pack() { # program, image, user
   local work name
   work=$(mktemp -d "$NODE/pack-XXXXXX") name=$(basename "$1")
@@ -28,12 +28,12 @@ if [ -z "$image" ]; then
   tests/nix/image.sh
   image=${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller/image.tar
 fi
-gzip --decompress --force --stdout "$image" >"$NODE/images/under-test.tar" # or a copy of what is not compressed
+gzip --decompress --force --stdout "$image" >"$NODE/images/under-test.tar" # copies an uncompressed archive
 gcc -O2 -static -s -o "$NODE/stand-in" tests/node/stand-in.c
 pack "$NODE/stand-in" stand-in:e2e 65532:65532 >"$NODE/images/stand-in.tar"
 
 cargo test --locked --test integration --no-run
-# Not beside those of `make test`, which have deadlines, too.
+# Not at the same time as the tests of `make test`, which have deadlines, too.
 exec 9>"${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller/deadlines.lock"
 flock 9
 status=0

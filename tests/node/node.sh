@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# node.sh COMMAND…: runs COMMAND beside a real single-node Kubernetes cluster (etcd, kube-apiserver, kube-controller-manager,
-# kube-scheduler, kube-proxy, kubelet, containerd, runc) in network, mount, process and cgroup namespaces of their own. When
-# COMMAND ends, the kernel ends everything else in them; nothing reaches the network of the host, and nothing stays on it.
+# node.sh COMMAND…: runs COMMAND with a real single-node Kubernetes cluster (etcd, kube-apiserver, kube-controller-manager,
+# kube-scheduler, kube-proxy, kubelet, containerd, runc) in separate network, mount, process and cgroup namespaces. When COMMAND
+# ends, the kernel ends all other processes in them. No traffic reaches the network of the host, and no file stays on it.
 #
-# COMMAND finds kubectl and ctr on PATH, the cluster by KUBECONFIG, and under $NODE the images to import (NODE/images/*.tar,
-# docker or OCI archives, are there from the start), logs, audit.log, and kubelet.pid. Takes root, cgroup v1 or v2, the Debian
-# packages that .ci/run installs, and $PROGRAMS, the folders of the control plane's and the node's programs, on PATH.
+# COMMAND finds kubectl and ctr on PATH, the cluster in KUBECONFIG, and logs, audit.log and kubelet.pid in $NODE. The images of
+# NODE/images/*.tar (docker or OCI archives) are imported at the start. Needs root, cgroup v1 or v2, the Debian packages of
+# .ci/run, and the programs of the control plane and of the node on PATH.
 #
-# What this node is not: it enforces no NetworkPolicy, has no DNS, and pulls no image.
+# Limits: this node enforces no NetworkPolicy, has no DNS, and pulls no image.
 set -euo pipefail
 
 name="node-1"
-address=10.231.0.1 port=6443 # the API server's usual one, which components/networkpolicy lets out
+address=10.231.0.1 port=6443 # the API server's default port, which components/networkpolicy allows
 pods=10.244.0.0/24 services=10.96.0.0/16
 server=https://$address:$port
 
@@ -19,25 +19,25 @@ die() { echo "node: $*" >&2; exit 1; }
 
 # ------------------------------------------------------------------------------------------------------------ on the host
 
-# Whether there is one hierarchy of cgroups (v2), as Debian has it since 11, rather than one for each controller (v1).
+# Whether there is one cgroup hierarchy (v2, the default of Debian since 11) instead of one for each controller (v1).
 unified() { [ -f /sys/fs/cgroup/cgroup.controllers ]; }
 
-# Our cgroup in each hierarchy.
+# Prints the cgroup of this script in each hierarchy.
 cgroups() {
   local controllers path
   if unified; then
-    # At the top, because no cgroup that processes are in, as in a session's, can hand controllers down.
+    # At the top, because a cgroup that contains processes, such as that of a session, cannot delegate controllers.
     echo /sys/fs/cgroup/foo-controller-node-$$
     return
   fi
   while IFS=: read -r _ controllers path; do
-    [ -n "$controllers" ] || continue # cgroup v2, beside v1 and without controllers
+    [ -n "$controllers" ] || continue # cgroup v2 without controllers, beside v1
     path=/sys/fs/cgroup/${controllers#name=}${path%/}
     [ ! -d "$path" ] || echo "$path/foo-controller-node-$$"
   done </proc/self/cgroup
 }
 
-# Hands all controllers that a cgroup (v2) has down to those in it.
+# Delegates all controllers of a cgroup (v2) to its children.
 hand_down() { # cgroup
   local controller missing=
   for controller in $(cat "$1/cgroup.controllers"); do
@@ -61,13 +61,13 @@ host() {
   trap 'exit 130' INT
   trap 'exit 143' TERM HUP
   if unified && ! hand_down /sys/fs/cgroup; then
-    # In a container, whose processes are at what is the top to us: they make room, as they do for docker in docker.
-    # Which they go on to have, since what is above has no process of its own any more.
+    # In a container, the visible top level contains processes. They are moved to a child cgroup, as docker in docker does, and
+    # keep the controllers there.
     mkdir -p /sys/fs/cgroup/init
     local process tries
-    for tries in {1..100}; do # whose children may be there by then
+    for tries in {1..100}; do # a moved process may have started children
       for process in $(cat /sys/fs/cgroup/cgroup.procs); do
-        echo "$process" 2>/dev/null >/sys/fs/cgroup/init/cgroup.procs || true # gone meanwhile
+        echo "$process" 2>/dev/null >/sys/fs/cgroup/init/cgroup.procs || true # it may have ended
       done
       ! hand_down /sys/fs/cgroup || break
     done
@@ -76,14 +76,14 @@ host() {
   mkdir "${ours[@]}"
   local group file left
   for group in "${ours[@]}"; do
-    for left in "${group%-*}"-*; do # by a script that was killed
+    for left in "${group%-*}"-*; do # left by a killed script
       [ -d "/proc/${left##*-}" ] || find "$left" -depth -type d -exec rmdir {} +
     done
     case $group in /sys/fs/cgroup/cpuset/*)
       for file in cpuset.cpus cpuset.mems; do cat "${group%/*}/$file" >"$group/$file"; done ;;
     esac
   done
-  # Whatever becomes of this script, the node's first process goes with it, and with that one all the others.
+  # If this script ends in any way, the kernel kills the node's first process, and thereby all others.
   (
     for group in "${ours[@]}"; do echo "$BASHPID" >"$group/cgroup.procs"; done
     exec setpriv --pdeathsig KILL -- unshare --cgroup -- "$0" --leaf "${ours[0]}" "$@"
@@ -95,11 +95,11 @@ host() {
   exit $status
 }
 
-# Our cgroups are the tops of what we see by now.
+# From here on, the cgroups of this script are the visible top level.
 leaf() { # our first cgroup, command
   local group=$1
   shift
-  if unified; then # and what has others below it may have no process in it
+  if unified; then # a cgroup with children must not contain processes
     mkdir "$group/node"
     echo $$ >"$group/node/cgroup.procs"
   fi
@@ -110,7 +110,7 @@ clean_up() {
   local status=$? left
   trap '' INT TERM HUP
   if [ -n "$box" ]; then
-    kill -KILL "$box" # which is unshare, and by --kill-child it takes the node's first process along
+    kill -KILL "$box" # unshare, which with --kill-child kills the node's first process as well
     wait "$box" || true
   fi
   for _ in $(seq 100); do
@@ -127,7 +127,7 @@ clean_up() {
 
 # ------------------------------------------------------------------------------------------------- in the namespaces, as PID 1
 
-# A kubeconfig of one of tokens.csv' users.
+# Prints a kubeconfig for a user of tokens.csv.
 kubeconfig() { # user
   cat <<E
 apiVersion: v1
@@ -141,7 +141,7 @@ E
 
 files() {
   mkdir -p cni pki log manifests sysctl
-  # Nobody else can reach the API server: the tokens need not be secret.
+  # No other client can reach the API server, so the tokens need not be secret.
   cat >tokens.csv <<E
 admin,admin,admin,system:masters
 scheduler,system:kube-scheduler,scheduler
@@ -161,7 +161,7 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "stand-in:e2e"
   disable_apparmor = true
-  # Lowering oom_score_adj takes a capability that a container of CI need not have.
+  # Lowering oom_score_adj needs a capability that a container of CI may not have.
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
@@ -171,7 +171,7 @@ E
 {"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "bridge", "bridge": "cni0", "isGateway": true,
   "hairpinMode": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "$pods"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 E
-  # Nobody else can reach the kubelet either.
+  # No other client can reach the kubelet either.
   cat >kubelet.yaml <<E
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -209,10 +209,10 @@ E
 mounts() {
   local ours version=1 controller setting
   if unified; then version=2; fi
-  ours=$(cat /proc/self/cgroup) # before the new /proc, which knows us under another process id
+  ours=$(cat /proc/self/cgroup) # before the new /proc, where this process has another ID
   mount --make-rshared /
   mount -t proc proc /proc
-  mount -t sysfs sysfs /sys # the new network's
+  mount -t sysfs sysfs /sys # of the new network namespace
   if [ $version = 2 ]; then
     mount -t cgroup2 cgroup2 /sys/fs/cgroup
     hand_down /sys/fs/cgroup
@@ -223,15 +223,15 @@ mounts() {
       mkdir "/sys/fs/cgroup/$controller"
       mount -t cgroup -o "$controller" cgroup "/sys/fs/cgroup/$controller"
     done
-    if grep -q ':name=systemd:' <<<"$ours"; then # the kubelet wants every hierarchy that it is in
+    if grep -q ':name=systemd:' <<<"$ours"; then # the kubelet needs every hierarchy that it is in
       mkdir /sys/fs/cgroup/systemd
       mount -t cgroup -o none,name=systemd cgroup /sys/fs/cgroup/systemd
     fi
   fi
-  # Where the kubelet, containerd and the network plugins keep what they do not let us move.
+  # Folders with fixed paths of the kubelet, containerd and the network plugins.
   local folder
   for folder in /run /var/lib /var/log; do mount -t tmpfs -o mode=755 tmpfs $folder; done
-  # These settings are the whole machine's, and the kubelet would change them: it gets to see what it wants instead.
+  # These settings apply to the whole machine, and the kubelet would change them. It sees the expected values instead.
   for setting in vm/overcommit_memory=1 vm/panic_on_oom=0 kernel/panic=10 kernel/panic_on_oops=1 \
     kernel/keys/root_maxkeys=1000000 kernel/keys/root_maxbytes=25000000; do
     local file=${setting%%=*}
@@ -244,7 +244,7 @@ network() {
   hostname $name
   ip link set lo up
   echo 1 >/proc/sys/net/ipv4/ip_forward
-  # The node's own address, on a bridge without ports. Everything that is not a pod's goes there, and no further.
+  # The node's own address, on a bridge without ports. All traffic except that of pods ends there.
   ip link add uplink type bridge
   ip addr add $address/24 dev uplink
   ip link set uplink up
@@ -255,13 +255,13 @@ start() { # program, arguments
   "$@" >"log/$1.log" 2>&1 &
 }
 
-# As systemd would: started again when it ends.
+# Restarts the kubelet when it ends, like systemd.
 kubelet_for_ever() {
   while :; do
     kubelet --config kubelet.yaml --kubeconfig kubelet.kubeconfig --root-dir "$NODE/kubelet" --cert-dir "$NODE/kubelet-pki" \
       --hostname-override $name --node-ip $address >>log/kubelet.log 2>&1 &
     echo $! >kubelet.pid.new
-    mv kubelet.pid.new kubelet.pid # whoever reads it reads all of it
+    mv kubelet.pid.new kubelet.pid # readers see a complete file
     wait $! || true
   done
 }
@@ -277,7 +277,7 @@ eventually() { # what, command
   die "$what: not within a minute"
 }
 
-# A failing answer contains "ok", too.
+# The text of a failed check contains "ok", too.
 serves() { [ "$(curl -s --cacert pki/apiserver.crt -H "Authorization: Bearer admin" $server/readyz)" = ok ]; }
 
 inside() {
@@ -300,7 +300,7 @@ inside() {
   local image
   for image in "${images[@]}"; do ctr -n k8s.io images import "$image" >>log/import.log 2>&1 || die "$image: $(tail -n 1 log/import.log)"; done
   eventually "the API server is ready" serves
-  # The node should be what limits a hundred Foos, not these two.
+  # The node should limit the rate of a hundred Foos, and not these two.
   local client=(--leader-elect=false --kube-api-qps 1000 --kube-api-burst 1000)
   start kube-controller-manager --kubeconfig controllers.kubeconfig "${client[@]}" \
     --use-service-account-credentials --service-account-private-key-file service-accounts.key \

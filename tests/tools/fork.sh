@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# fork.sh: makes another operator of this working copy, by NAME, KIND, GROUP and, if they are set, PLURAL and SHORT in the
-# environment, where no shell takes them for anything: its name, its kind and its API group are changed in every file and every path,
-# and what is generated is generated anew. What ends before that is done is undone.
+# fork.sh: turns this working copy into another operator. NAME, KIND, GROUP and optionally PLURAL and SHORT are environment
+# variables, so that no shell interprets their values. The project, its kind and its API group are renamed in every file and
+# path, and the generated files are generated again. If the script ends before that is complete, all changes are undone.
 set -euo pipefail
 cd "$(git -C "$(dirname "${BASH_SOURCE[0]}")" rev-parse --show-toplevel)"
 
@@ -26,7 +26,7 @@ done
 [[ ! $group =~ (^|\.)(k8s|kubernetes)\.io$ ]] || fail "GROUP=$group is Kubernetes' own, and takes its approval"
 [[ $plural =~ ^[a-z][a-z0-9]+$ && ${#plural} -le 50 && $plural != "$lower" ]] || fail "PLURAL=$plural is no word in small letters, other than $lower"
 
-# Kubernetes' own words: kubectl would take the kind for them.
+# Kubernetes' own words: kubectl would mistake the kind for one of them.
 k8s=' all cj cm cr crd crds cs csr ctb deploy ds ep ev hpa ing ip limits netpol no ns pc pcr pdb po pv pvc quota rc rs sa sc sts svc vac '
 kinds=' apiservice binding certificatesigningrequest clusterrole clusterrolebinding clustertrustbundle componentstatus configmap
   controllerrevision cronjob csidriver csinode csistoragecapacity customresourcedefinition daemonset deployment deviceclass
@@ -54,7 +54,7 @@ fi
 ! own "$lower" || fail "KIND=$kind is Kubernetes' own, or the short name of one"
 ! own "$plural" || fail "PLURAL=$plural is Kubernetes' own"
 
-# The code's own words: it would not compile, or not be understood. benches/peer is in Go.
+# Words of the code: it would not compile, or not be readable. benches/peer is in Go.
 case $lower in
   break | case | chan | const | continue | default | defer | else | fallthrough | for | func | go | goto | if | import | interface | \
     map | package | range | return | select | struct | switch | type | var)
@@ -70,7 +70,7 @@ used=$(git ls-files -z -- 'src/*.rs' 'tests/*.rs' 'benches/*.rs' 'benches/*.go' 
 [ "${name//-/}" != "$lower" ] || fail "NAME=$name is the kind"
 case $name in build | deps | examples | incremental | core | std | alloc | test | proc-macro) fail "NAME=$name is a crate of Rust's, or a folder of cargo's" ;; esac
 
-# What is called what from now on.
+# Old names and new names.
 export name kind group lower plural short
 rename=$(cat <<'PERL'
   BEGIN {
@@ -86,9 +86,9 @@ rename=$(cat <<'PERL'
       "\"fo\"" => "\"$ENV{short}\"", "`fo`" => "`$ENV{short}`", "- fo\n" => "- $ENV{short}\n",
     );
     $old = join "|", map { quotemeta } sort { length $b <=> length $a || $a cmp $b } keys %new;
-    # Between an article, which no lifetime ('a) is, and its word can be the end of a line, of a comment, too.
+    # A line, also of a comment, may end between an article and its word. A lifetime ('a) is not an article.
     $between = qr{(?:[ _-]|\n *(?:///? |//! |# )?)[`*"]?};
-    # As it is spoken: an update, a user, an HTTPRoute.
+    # By pronunciation: an update, a user, an HTTPRoute.
     sub n {
       local $_ = shift;
       /^[AEFHILMNORSX][A-Z0-9]/ || /^[aeiou]/i && !/^(?:eu|one|uni(?![mn])|u[st][aeiou]|(?-i:U[A-Z0-9]))/i ? "n" : "";
@@ -98,18 +98,19 @@ rename=$(cat <<'PERL'
     my $new = $new{$3};
     defined $1 ? $1 . n($new) . $2 . $new : $new;
   }ge;
-  # A label of its own: another operator's Deployments have this one. The container and the image stay.
+  # A separate label, because the Deployments of the original operator have this one. The container and the image stay.
   s{(\bapp["\]\}]*\s*(?::|==?|,)\s*(?:Some\()?"?|\bAPP: &str = ")nginx\b}{$1$ENV{lower}}g;
 PERL
 )
 clash=$(git ls-files | perl -pe "$rename" | sort | uniq -d)
 [ -z "$clash" ] || fail "KIND=$kind or PLURAL=$plural has a file here: $clash"
 
-cargo fetch --locked # While Cargo.lock is as it was: nothing new is to be looked for later.
+cargo fetch --locked # With the old Cargo.lock, so that nothing is downloaded later.
 [ -z "$(git status --porcelain --untracked-files=normal)" ] ||
   fail 'there are changes that are not committed, which would be mixed with these'
 
-# What changes it is a group of processes, and nothing is undone before all of them have ended: they would go on, or have git's lock.
+# The changes run in their own process group. They are undone only after all its processes have ended: otherwise a process could
+# continue with them, or hold git's lock.
 undo() {
   trap '' INT QUIT TERM HUP
   local signal
@@ -117,7 +118,7 @@ undo() {
     kill -$signal -- "-${!-}" && kill -CONT -- "-$!" || break
     for _ in {1..100}; do kill -0 -- "-$!" || break 2; sleep 0.1; done
   done 2>/dev/null
-  # Another git, such as an editor's, may have the lock for a moment. There was nothing but what is committed.
+  # Another git, such as an editor's, may hold the lock for a moment. Everything was committed, so the reset loses nothing.
   for _ in {1..50}; do
     if git reset --quiet --hard 2>/dev/null && git clean --quiet --force -d; then
       echo 'it is not done, and what was is undone' >&2
@@ -127,13 +128,14 @@ undo() {
   done
   echo 'it is not done, and not undone either: git reset --hard && git clean -fd' >&2
 }
-ended() { # status; a second signal does not end what undoes
+ended() { # status; a second signal must not end the undoing
   trap '' INT QUIT TERM HUP
   exit "$1"
 }
 
 change() {
-  # What is of this project alone: this, its test, its history, and what only a group of Kubernetes' own asks for.
+  # Removes the parts that only this project needs: this script, its test, the history, and the rules for Kubernetes' own
+  # groups.
   git rm --quiet tests/tools/fork.sh tests/fork.sh
   sed -i -e '/^fork:/,/^$/d' -e '/^\.PHONY/s/ fork / /' Makefile
   sed -i '/fork\.sh/d' .ci/run
@@ -144,19 +146,19 @@ change() {
   git grep -lz api-approved -- '*.rs' | xargs -0 sed -i '/api-approved/d'
   sed -i 's/ The CRD has the annotation that a `\*\.k8s\.io` group needs\.//' docs/guarantees.md
   sed -i '/^# A Foo is what/,+1d' Cargo.toml
-  # A plain word may well be in the runtime, which a test looks for the kind in; an API group may not.
+  # A common word may occur in the runtime, in which a test searches for the kind. An API group does not occur there.
   if git grep -qi "$lower" -- crates/runtime/{src,Cargo.toml}; then
     sed -i 's/for foreign in \["foo", /for foreign in ["samplecontroller.k8s.io", /' tests/manifests.rs
   fi
 
-  # The longest that fits is what is meant. The upstream project keeps its name, and the runtime knows no kind.
+  # The longest match applies. The upstream project keeps its name, and the runtime names no kind.
   git ls-files -z -- . ':!crates/runtime' ':!*.sum' ':!flake.lock' ':!LICENSE' | xargs -0 perl -pi -e "$rename"
   paste <(git ls-files) <(git ls-files | perl -pe "$rename") | while IFS=$'\t' read -r old new; do
     [ "$old" = "$new" ] || { mkdir -p "${new%/*}"; git mv "$old" "$new"; }
   done
 
-  # What is sorted or generated. A longer name makes more lines of what rustfmt breaks; and clippy takes a word with capital letters
-  # within for code, unless it is told.
+  # Sorted and generated parts. With a longer name, rustfmt breaks more lines. clippy takes a word with inner capital letters
+  # for code, unless it is configured.
   printf '# By a longer name the same function has more lines.\ntoo-many-lines-threshold = 150\n' >clippy.toml
   if [[ $kind =~ ^.+[A-Z] ]]; then
     printf '# The kind, in plain text.\ndoc-valid-idents = ["%s", "%s", ".."]\n' "$kind" "$(perl -pe "$rename" <<<Foos)" >>clippy.toml
@@ -174,12 +176,12 @@ trap 'ended 130' INT QUIT
 trap 'ended 143' TERM HUP
 set -m
 change </dev/null &
-set +m # The terminal stays whose it is.
+set +m # The terminal keeps its process group.
 wait $!
 
 trap - EXIT
 
-# Nothing that was built for the demo and for tests has to be built again.
+# The fork uses the existing builds for the demo and the tests.
 cache=${XDG_CACHE_HOME:-$HOME/.cache}
 if [ -d "$cache/foo-controller" ] && [ ! -e "$cache/$name" ]; then ln -s foo-controller "$cache/$name"; fi
 echo "
