@@ -298,7 +298,7 @@
                 sed -n 's/^  //p' "''${licenses#/}" | sort -u > licensed
                 comm -13 licensed crates | diff /dev/null -
 
-                # The program works although its telemetry endpoint, https, is unreachable, and exits on SIGTERM. Its metrics
+                # The program works although its https telemetry endpoint is unreachable, and exits on SIGTERM. Its metrics
                 # are well formed, and their histogram bounds are the same as in the program that cargo built.
                 look() { # program
                   env -i HOME="$PWD" SSL_CERT_FILE=$authorities "$1" run --master http://127.0.0.1:1 --leader-election=false \

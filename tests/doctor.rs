@@ -474,7 +474,7 @@ async fn a_policy_that_does_not_go_by_this_lease_is_told() {
     )
     .await;
     patch(binding, &param("foo-system", "foo-controller-fencing")).await;
-    // For another Lease, the first policy is wrong.
+    // With another Lease, the installed policy is the wrong one.
     let other = doctor(CLUSTER.kubeconfig(), &["--lease-name=other"]).await;
     assert_eq!(
         other.lines()[7],

@@ -272,7 +272,7 @@ async fn a_revoked_token_costs_no_term(user: impl FnOnce(&TempDir) -> Value) -> 
     .await;
     create(&client, namespace, &names("foo", 5)).await;
     converged(&client, namespace, &names("foo", 5)).await;
-    // One per transport, and requests that were in flight with it.
+    // One for each transport, and the requests in flight with the first token.
     let refused = refused();
     assert!(refused <= 5, "{refused} requests with the first token");
     assert_eq!(controller.logged("lost the lease"), 0);

@@ -376,8 +376,8 @@ fn kubeconfig(cluster: &Cluster, token: &str) -> std::path::PathBuf {
     path
 }
 
-/// The controller has only the permissions of the base and of `metrics-auth`. Scrapes without a token, with an invalid one,
-/// without the permission and with it. Checks the number of reviews, and the responses while the API server is down.
+/// The controller has only the permissions of the base and of `metrics-auth`. Scrapes have no token, an invalid token, a token
+/// without the permission, or one with it. Also checks the number of reviews, and the responses while the API server is down.
 #[allow(clippy::too_many_lines, reason = "one server, asked by everybody")]
 #[tokio::test]
 async fn metrics_are_for_those_who_may_get_them() {

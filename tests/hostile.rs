@@ -738,7 +738,7 @@ async fn a_quota_refuses_the_deployment() {
 }
 
 /// R8: a terminating namespace, which is never deleted because no namespace controller runs here. A create that fails in it is
-/// retried with backoff and not logged, and a terminating Foo gets no Deployment.
+/// retried with backoff, without a warning, and a terminating Foo gets no Deployment.
 #[tokio::test]
 async fn r8_terminating_namespace_gets_no_deployment() {
     let cluster = audited().await;
@@ -891,8 +891,8 @@ async fn r4b_second_foo_gets_the_deployment_when_the_first_is_deleted() {
     );
 }
 
-/// R4: an owned Deployment whose ownerReference is removed is not written any more, and reported. With the reference restored,
-/// it is the Foo's again. Its selector is immutable.
+/// R4: an owned Deployment whose ownerReference is removed is reported, and no longer written. Once the reference is restored, it
+/// is the Foo's again. Its selector is immutable.
 #[tokio::test]
 async fn r4a_deployment_without_its_owner_reference_is_left_alone() {
     let (cluster, client, namespace, _controller) = setup("edit", NO_RETRY).await;

@@ -301,7 +301,7 @@ impl Installation {
         there.map(pod).collect()
     }
 
-    /// Waits until a pod, except `old`, holds the Lease.
+    /// Waits until another pod than `old` holds the Lease.
     async fn leader(&self, old: Option<&Pod>) -> Pod {
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), NAMESPACE);
         eventually(DEADLINE, "a pod holds the Lease", async || {

@@ -639,9 +639,9 @@ fn a_wrong_variable_is_refused() {
     }
 }
 
-/// Values that the OpenTelemetry specification ignores do not end the program. It continues to look for its cluster, and warns
-/// about each variable once. Valid values cause no warning. (`every_variable_goes_by_the_specification`, beside the code, tests
-/// each variable separately.)
+/// Values that must be ignored by the OpenTelemetry specification do not end the program. It continues to look for its cluster,
+/// and warns about each variable once. Valid values cause no warning. (`every_variable_goes_by_the_specification`, beside the
+/// code, tests each variable separately.)
 #[test]
 fn what_the_specification_allows_ends_nothing() {
     let odd = [
