@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # release.sh IMAGE FOLDER: writes the files of a release into FOLDER. Needs kubectl.
 # - install.yaml: deploy/ with IMAGE (REGISTRY/NAME@DIGEST, as printed by push.sh).
-# - notes.md: the section of CHANGELOG.md for the version in Cargo.toml, and the commands to verify the release. RELEASE_LINKS, if
-#   set, is put before links into this repository. Without such a section, only install.yaml is written, and the script fails.
+# - notes.md: the section of CHANGELOG.md for the version in Cargo.toml, and the commands to verify the release. RELEASE_LINKS,
+#   if set, is put before links into this repository. Without such a section, only install.yaml is written, and the script fails.
 set -euo pipefail
 
 [ $# = 2 ] && [[ $1 =~ ^.+/.+@sha256:[0-9a-f]{64}$ ]] || { echo "usage: release.sh REGISTRY/NAME@DIGEST FOLDER" >&2; exit 2; }

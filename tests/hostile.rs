@@ -891,8 +891,8 @@ async fn r4b_second_foo_gets_the_deployment_when_the_first_is_deleted() {
     );
 }
 
-/// R4: an owned Deployment whose ownerReference is removed is reported, and no longer written. Once the reference is restored, it
-/// is the Foo's again. Its selector is immutable.
+/// R4: an owned Deployment whose ownerReference is removed is reported, and no longer written. Once the reference is restored,
+/// it is the Foo's again. Its selector is immutable.
 #[tokio::test]
 async fn r4a_deployment_without_its_owner_reference_is_left_alone() {
     let (cluster, client, namespace, _controller) = setup("edit", NO_RETRY).await;

@@ -650,8 +650,8 @@ async fn scrape(
     client.request_text(get).await
 }
 
-/// Writes a JSON schema for each of these kinds (apiVersion and kind) from the server's `OpenAPI` document. The schemas allow no
-/// unknown fields.
+/// Writes a JSON schema for each of these kinds (apiVersion and kind) from the server's `OpenAPI` document. The schemas allow
+/// no unknown fields.
 async fn schemas(kinds: &BTreeSet<(String, String)>, folder: &Path) {
     let get = async |path: &str| -> Value {
         let got = installed().await.kubectl(&["get", "--raw", path]).await;
