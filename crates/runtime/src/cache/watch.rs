@@ -12,7 +12,6 @@
 
 use std::{collections::HashSet, io, pin::pin, sync::Arc, time::Duration};
 
-use backoff::{ExponentialBackoff, backoff::Backoff as _};
 use futures::TryStreamExt as _;
 use kube::{
     Client, Error, Resource as _,
@@ -40,11 +39,12 @@ use crate::{
         store::{Change, Store},
     },
     client::{context::ClientContext, transport::READ_TIMEOUT},
-    config::app::App,
+    config::{app::App, backoff::Backoff},
     telemetry::{health::Heartbeat, log::log_once::Causes},
 };
 
 /// Longest delay between two attempts. It also limits how late the installation of a CRD is noticed.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// Jitter of a delay, as a ratio.
@@ -445,7 +445,7 @@ struct Outage {
     status: Status,
     /// Whether the last report to the status was a failure.
     failing: bool,
-    pauses: ExponentialBackoff,
+    pauses: Backoff,
     /// Logged causes.
     causes: Causes,
 }
@@ -463,7 +463,7 @@ impl Outage {
             namespace,
             status,
             failing: false,
-            pauses: pauses(),
+            pauses: Backoff::new(MIN_PAUSE, MAX_PAUSE),
             causes: Causes::new(QUIET),
         }
     }
@@ -518,10 +518,11 @@ impl Outage {
     /// Waits for the backoff, or for `asked` (`Retry-After`) if that is longer.
     async fn pause(&mut self, heartbeat: &Heartbeat, asked: Duration) {
         self.begin_anew_after_quiet();
-        // The crate's own jitter adds up to a nanosecond even with a factor of 0.
-        let pause = self.pauses.current_interval;
-        self.pauses.next_backoff();
-        let pause = self.shared.host.spread(pause, SPREAD).max(asked);
+        let pause = self
+            .shared
+            .host
+            .spread(self.pauses.advance(), SPREAD)
+            .max(asked);
         if !asked.is_zero() {
             self.status.waits(asked);
         }
@@ -551,16 +552,6 @@ impl Outage {
             self.pauses.reset();
         }
     }
-}
-
-fn pauses() -> ExponentialBackoff {
-    backoff::ExponentialBackoffBuilder::new()
-        .with_initial_interval(Duration::from_millis(100))
-        .with_multiplier(2.0)
-        .with_randomization_factor(0.0)
-        .with_max_interval(MAX_PAUSE)
-        .with_max_elapsed_time(None)
-        .build()
 }
 
 fn explain(error: &Error, app: &App, kind: &Kind, namespace: Option<&str>) -> String {

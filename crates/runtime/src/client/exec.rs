@@ -30,7 +30,7 @@ use crate::{
         tls::{Identity, certified_key},
         token_file::bearer,
     },
-    config::environment::Host,
+    config::{backoff::Backoff, environment::Host},
     telemetry::log::log_once::Causes,
 };
 
@@ -73,7 +73,7 @@ struct State {
     refused: bool,
     running: Option<Shared<BoxFuture<'static, ()>>>,
     next: Instant,
-    pause: Duration,
+    pauses: Backoff,
     trouble: Causes,
 }
 
@@ -116,7 +116,7 @@ impl Exec {
                 refused: false,
                 running: None,
                 next: now + PAUSES.0,
-                pause: PAUSES.0,
+                pauses: Backoff::new(PAUSES.0, PAUSES.1),
                 trouble: Causes::default(),
             }),
         });
@@ -140,8 +140,7 @@ impl Exec {
         let is_useless = state.refused || is_past(state.expires);
         let is_due = is_useless || is_past(state.renewed);
         if is_due && state.running.is_none() && state.next <= now {
-            state.next = now + state.pause;
-            state.pause = (state.pause * 2).min(PAUSES.1);
+            state.next = now + state.pauses.advance();
             let exec = Arc::clone(self);
             // A separate task: a cancelled request does not end the run.
             let run = tokio::spawn(async move { exec.refresh_and_log().await });
@@ -172,7 +171,7 @@ impl Exec {
         if state.generation == generation {
             state.refused = is_refused;
             if !is_refused {
-                state.pause = PAUSES.0;
+                state.pauses.reset();
             }
         }
     }

@@ -8,6 +8,7 @@
 //! layers. An error contains the key, the value, the reason and the origin. Then serde deserializes the struct [`Config`].
 
 pub(crate) mod app;
+pub(crate) mod backoff;
 pub(crate) mod build_info;
 pub(crate) mod clock;
 pub(crate) mod descriptors;

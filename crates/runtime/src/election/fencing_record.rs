@@ -12,7 +12,7 @@
 
 use super::{identity::Identity, lease_guard::Aside};
 use crate::{
-    config::{app::App, environment::Host, settings::LeaderElection},
+    config::{app::App, backoff::Backoff, environment::Host, settings::LeaderElection},
     telemetry::{log::log_once::Causes, state::RecordIs},
 };
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
@@ -155,7 +155,6 @@ impl FencingRecord {
 pub struct Assertions {
     record: FencingRecord,
     call: Duration,
-    retry_period: Duration,
     host: Host,
     /// [`TERM`] of the last assertion.
     term: String,
@@ -165,7 +164,7 @@ pub struct Assertions {
     under_way: JoinSet<(String, Option<Result<Asserted, kube::Error>>)>,
     /// Earliest start of the next assertion, and the pause after it.
     due: Instant,
-    pause: Duration,
+    pauses: Backoff,
     /// Failures since the last success.
     trouble: Causes,
 }
@@ -177,12 +176,11 @@ impl Assertions {
             host,
             record,
             call,
-            retry_period,
             term: String::new(),
             is: RecordIs::NotInstalled,
             under_way: JoinSet::new(),
             due: Instant::now(),
-            pause: Duration::ZERO,
+            pauses: Backoff::new(retry_period / 2, call),
             trouble: Causes::default(),
         }
     }
@@ -194,7 +192,7 @@ impl Assertions {
         // an assertion takes would never write its record.
         if !self.term.starts_with(&term) {
             self.stop();
-            self.pause = self.retry_period / 2;
+            self.pauses.reset();
         }
         self.due = Instant::now();
         self.term = term + &self.host.uuid().to_string();
@@ -209,8 +207,7 @@ impl Assertions {
         if self.is != RecordIs::Pending || self.is_under_way() || now < self.due {
             return;
         }
-        self.due = now + self.pause;
-        self.pause = (self.pause * 2).min(self.call);
+        self.due = now + self.pauses.advance();
         let (record, term) = (self.record.clone(), self.term.clone());
         let limit = self.call * REQUESTS;
         self.under_way.spawn(async move {

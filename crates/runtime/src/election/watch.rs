@@ -4,8 +4,7 @@
 //! immediately, it restarts without a pause or an error, forever.
 
 use super::lease_guard::LeaseGuardLayer;
-use crate::config::environment::Host;
-use backoff::{ExponentialBackoff, backoff::Backoff as _};
+use crate::config::{backoff::Backoff, environment::Host};
 use futures::{
     StreamExt as _,
     stream::{self, BoxStream},
@@ -67,13 +66,7 @@ impl LeaseWatch {
         guard: LeaseGuardLayer,
         retry_period: Duration,
     ) -> Self {
-        let pauses = backoff::ExponentialBackoffBuilder::new()
-            .with_initial_interval(retry_period.min(MAX_PAUSE))
-            .with_multiplier(2.0)
-            .with_randomization_factor(0.0)
-            .with_max_interval(MAX_PAUSE)
-            .with_max_elapsed_time(None)
-            .build();
+        let pauses = Backoff::new(retry_period.min(MAX_PAUSE), MAX_PAUSE);
         let reports = Reports {
             host,
             leases,
@@ -125,7 +118,7 @@ struct Reports {
     leases: Api<Lease>,
     guard: LeaseGuardLayer,
     params: WatchParams,
-    pauses: ExponentialBackoff,
+    pauses: Backoff,
     /// Delay before the watch is opened.
     pause: Duration,
     opened: Instant,
@@ -183,10 +176,7 @@ impl Reports {
         if self.opened.elapsed() >= LASTING {
             self.pauses.reset();
         }
-        // The result of `next_backoff` varies by a nanosecond even with a randomization factor of 0.
-        let pause = self.pauses.current_interval;
-        self.pauses.next_backoff();
-        self.pause = self.host.spread(pause, SPREAD);
+        self.pause = self.host.spread(self.pauses.advance(), SPREAD);
         failure
     }
 }

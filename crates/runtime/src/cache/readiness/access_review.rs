@@ -10,7 +10,10 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
 use super::namespace::{Place, Problem, Reason, Right, Rights};
-use crate::api::failure::{brief, root_cause};
+use crate::{
+    api::failure::{brief, root_cause},
+    config::backoff::Backoff,
+};
 
 /// Timeout of a review.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
@@ -34,13 +37,14 @@ const SETTLED: Duration = Duration::from_mins(1);
 pub(super) struct Lacking {
     lacks: bool,
     /// Time of the last notification, and the minimum interval until the next.
-    told: Option<(Instant, Duration)>,
+    told: Option<(Instant, Backoff)>,
 }
 
 impl Lacking {
     /// Records that the permission is missing.
     pub fn found(&mut self) {
-        let was_back = |(at, pause): &(Instant, Duration)| at.elapsed() > SETTLED.max(*pause);
+        let was_back =
+            |(at, pauses): &(Instant, Backoff)| at.elapsed() > SETTLED.max(pauses.delay());
         if !self.lacks && self.told.as_ref().is_some_and(was_back) {
             self.told = None;
         }
@@ -52,28 +56,32 @@ impl Lacking {
         if !self.lacks {
             return;
         }
-        let pause = self
-            .told
-            .map_or(TELL_PAUSES.0, |(_, pause)| (pause * 2).min(TELL_PAUSES.1));
+        let pauses = match self.told.take() {
+            Some((_, mut pauses)) => {
+                pauses.advance();
+                pauses
+            }
+            None => Backoff::new(TELL_PAUSES.0, TELL_PAUSES.1),
+        };
         *self = Self {
             lacks: false,
-            told: Some((Instant::now(), pause)),
+            told: Some((Instant::now(), pauses)),
         };
     }
 
     /// Waits until a notification is due.
     pub async fn due(&self) {
-        match self.told {
+        match &self.told {
             _ if !self.lacks => std::future::pending().await,
-            Some((told, pause)) => sleep_until(told + pause).await,
+            Some((told, pauses)) => sleep_until(*told + pauses.delay()).await,
             None => {}
         }
     }
 
     /// Whether a notification is due.
     pub fn is_due(&self) -> bool {
-        let is_over = |(told, pause): (Instant, Duration)| told.elapsed() >= pause;
-        self.lacks && self.told.is_none_or(is_over)
+        let is_over = |(told, pauses): &(Instant, Backoff)| told.elapsed() >= pauses.delay();
+        self.lacks && self.told.as_ref().is_none_or(is_over)
     }
 }
 

@@ -37,6 +37,7 @@ use self::{
 use crate::{
     api::key::Key,
     client::fence::ability::Ability,
+    config::backoff::Backoff,
     telemetry::{
         metrics::{Metrics, table},
         state,
@@ -166,7 +167,8 @@ impl Scopes {
     pub async fn check_rights(self: Arc<Self>, scope: usize, client: Client) {
         let namespace = self.namespace(scope);
         let check = &self.refusals.checks[scope];
-        let (mut pause, mut again) = (CHECK_PAUSES.0, false);
+        let mut pauses = Backoff::new(CHECK_PAUSES.0, CHECK_PAUSES.1);
+        let mut again = false;
         // Permissions found missing by a review, and by a rejected write. The states are separate, because a review never
         // covers some permissions.
         let (mut seen, mut unseen) = (Lacking::default(), Lacking::default());
@@ -180,7 +182,7 @@ impl Scopes {
                     () = unseen.due() => {}
                 }
                 if idle.elapsed() > CHECK_PAUSES.1 {
-                    pause = CHECK_PAUSES.0;
+                    pauses.reset();
                 }
             }
             if check.lacked.swap(false, Relaxed) {
@@ -198,8 +200,7 @@ impl Scopes {
                 unseen.told();
             }
             // All writes that are rejected during the pause cause a single check.
-            sleep(pause).await;
-            pause = (pause * 2).min(CHECK_PAUSES.1);
+            sleep(pauses.advance()).await;
             again = missing || seen.is_due() || unseen.is_due() || self.is_called(scope);
         }
     }

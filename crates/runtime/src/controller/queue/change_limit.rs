@@ -5,7 +5,7 @@ use std::{collections::HashMap, hash::Hash, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{backoff::later, lane::Lane};
+use super::{bucket::later, lane::Lane};
 
 /// Changes of one key without delay; then one per [`INTERVAL`]. That allows 80 in any minute.
 pub(super) const BURST: u32 = 20;

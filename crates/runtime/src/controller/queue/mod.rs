@@ -44,7 +44,7 @@
 //! Slow namespaces are served in round-robin order, each with lanes of its own, so that none can block another. When a
 //! namespace becomes slow or recovers, its waiting keys move to the end of their new lanes, and their counts start again.
 
-mod backoff;
+mod bucket;
 mod change_limit;
 pub(crate) mod lane;
 #[cfg(test)]
@@ -64,7 +64,7 @@ use tokio::{
 };
 
 use crate::config::settings::Backoff;
-use backoff::later;
+use bucket::later;
 use lane::{Lane, Stats};
 use state::{State, Tries};
 

@@ -16,12 +16,12 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    backoff::{Bucket, Delays, later},
+    bucket::{Bucket, later},
     change_limit::Pace,
     lane::{Lane, Lanes, Stats},
     slow_namespaces::{HUNG, Slow},
 };
-use crate::config::settings::Backoff;
+use crate::config::{backoff::Delays, settings::Backoff};
 
 /// Place of a queued key. A key has at most one.
 enum Pending {
@@ -118,7 +118,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             alarm: None,
             ticket: 0,
             turn: 0,
-            delays: Delays::new(backoff),
+            delays: Delays::new(backoff.initial, backoff.max),
             bucket: Bucket::new(backoff, now),
             pace: Pace::new(now),
             adds: 0,

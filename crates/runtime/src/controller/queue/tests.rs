@@ -23,10 +23,10 @@ use tokio::{
 };
 
 use super::{
-    backoff::Delays,
     model::{self, Key, Model},
     *,
 };
+use crate::config::backoff::Delays;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -337,7 +337,7 @@ async fn q3a_delay_doubles_from_5_ms_to_1000_s() {
 #[tokio::test(start_paused = true)]
 async fn q3a_delays_are_always_finite() {
     let mut odd = q3();
-    assert_eq!(Delays::new(&odd).after(u32::MAX), odd.max);
+    assert_eq!(Delays::new(odd.initial, odd.max).after(u32::MAX), odd.max);
     for (initial, max) in [
         (Duration::ZERO, odd.max),
         (odd.max, odd.initial),

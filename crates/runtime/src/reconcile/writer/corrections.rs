@@ -13,6 +13,7 @@
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, Hash, RandomState},
+    sync::LazyLock,
     time::Duration,
 };
 
@@ -20,7 +21,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
-use crate::api::key::Key;
+use crate::{api::key::Key, config::backoff::Delays};
 
 /// Number of corrections that are sent without delay.
 pub const AT_ONCE: u32 = 10;
@@ -28,6 +29,7 @@ pub const AT_ONCE: u32 = 10;
 /// Delay of the next correction, which doubles for each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
+static PAUSES: LazyLock<Delays> = LazyLock::new(|| Delays::new(FIRST_PAUSE, LONGEST_PAUSE));
 
 /// Minimum time without a correction that ends a dispute. It is longer if twice the next delay is longer.
 const OVER: Duration = Duration::from_mins(1);
@@ -153,9 +155,7 @@ impl Entry {
         let times = times.into_iter().fold(0, u32::saturating_add);
         match times.checked_sub(AT_ONCE) {
             None => Duration::ZERO,
-            Some(more) => FIRST_PAUSE
-                .saturating_mul(2_u32.saturating_pow(more))
-                .min(LONGEST_PAUSE),
+            Some(more) => PAUSES.after(more),
         }
     }
 

@@ -18,6 +18,7 @@ use super::{
     dropped::Drops,
     event::{Queued, WAITING, WRITE_TIMEOUT},
 };
+use crate::config::backoff::Backoff;
 
 /// Maximum number of events in the backlog, and of one namespace in it.
 pub(super) const CAPACITY: usize = WAITING;
@@ -53,7 +54,7 @@ struct Namespace {
     events: VecDeque<Queued>,
     /// Time of the first attempt of the first event.
     since: Instant,
-    pause: Duration,
+    pauses: Backoff,
     due: Instant,
     /// Virtual start time of the next attempt.
     turn: Duration,
@@ -103,10 +104,11 @@ impl Backlog {
             return;
         }
         let took = since.elapsed();
-        let due = Instant::now() + failure.wait.max(PAUSE);
+        let mut pauses = Backoff::new(PAUSE, MAX_PAUSE);
+        let due = Instant::now() + failure.wait.max(pauses.advance());
         let namespace = Namespace {
             since,
-            pause: PAUSE,
+            pauses,
             due,
             turn: state.turn + took,
             took: took * PATIENCE,
@@ -179,10 +181,12 @@ impl Backlog {
         namespace.took = took;
         let mut back = 0;
         match result {
-            Ok(()) => (namespace.since, namespace.pause, namespace.due) = (now, PAUSE, now),
+            Ok(()) => {
+                (namespace.since, namespace.due) = (now, now);
+                namespace.pauses.reset();
+            }
             Err(failure) => {
-                namespace.pause = (namespace.pause * 2).min(MAX_PAUSE);
-                namespace.due = now + failure.wait.max(namespace.pause);
+                namespace.due = now + failure.wait.max(namespace.pauses.advance());
                 if now - namespace.since < WRITE_TIMEOUT {
                     namespace.events.push_front(queued);
                     back = 1;

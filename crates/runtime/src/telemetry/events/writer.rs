@@ -38,6 +38,7 @@ use crate::{
         failure::root_cause,
         status::{is_denied, is_terminating, retry_after},
     },
+    config::backoff::Backoff,
     telemetry::trace,
 };
 
@@ -165,7 +166,7 @@ impl Writer {
 
     /// Retries the backlog until it is closed and empty.
     async fn retry(&self) {
-        let mut gap = GAP;
+        let mut gap = Backoff::new(GAP, MAX_GAP);
         while !self.backlog.is_over() {
             let Some((namespace, due)) = self.backlog.next() else {
                 self.backlog.changed().await;
@@ -185,10 +186,9 @@ impl Writer {
             let result = self.write(&queued, RETRY_TIMEOUT).await;
             self.trying.fetch_sub(1, Relaxed);
             if result.is_ok() {
-                gap = GAP;
+                gap.reset();
             } else {
-                sleep(gap).await;
-                gap = (gap * 2).min(MAX_GAP);
+                sleep(gap.advance()).await;
             }
             let took = begun.elapsed();
             self.backlog.tried(&namespace, queued, result, took);

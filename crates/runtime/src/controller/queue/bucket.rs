@@ -1,9 +1,8 @@
 //! Retry time of a failed key: the later of its own backoff and the token of the bucket that all retries share. Computes times
 //! and never waits.
 
-use std::{iter, time::Duration};
+use std::time::Duration;
 
-use backoff::{ExponentialBackoff, backoff::Backoff as _};
 use tokio::time::Instant;
 
 use crate::config::settings::Backoff;
@@ -14,50 +13,6 @@ const NEVER: Duration = Duration::from_hours(30 * 365 * 24);
 /// Returns `at + delay` for any delay.
 pub(super) fn later(at: Instant, delay: Duration) -> Instant {
     at.checked_add(delay.min(NEVER)).unwrap_or(at)
-}
-
-/// Delays of one object by its number of failures, computed once: a key with a million failures costs one look-up.
-pub(super) struct Delays(Vec<Duration>);
-
-impl Delays {
-    pub(super) fn new(config: &Backoff) -> Self {
-        let mut policy = ExponentialBackoff {
-            current_interval: config.initial,
-            initial_interval: config.initial,
-            max_interval: config.max,
-            multiplier: 2.0,
-            // Doubles exactly, as users know it from client-go. The bucket spreads retry storms.
-            randomization_factor: 0.0,
-            // The crate's default stops after 15 minutes; a controller must never stop.
-            max_elapsed_time: None,
-            ..ExponentialBackoff::default()
-        };
-        let mut longest = None;
-        let growing = iter::repeat_with(|| {
-            // `next_backoff` returns a random value, up to a nanosecond off.
-            let delay = policy.current_interval;
-            policy.next_backoff();
-            delay
-        });
-        let growing = growing.map_while(|delay| {
-            let delay = delay.min(config.max);
-            (longest < Some(delay)).then(|| {
-                longest = Some(delay);
-                delay
-            })
-        });
-        Self(growing.collect())
-    }
-
-    /// Returns the delay after one more failure than `failures`.
-    pub(super) fn after(&self, failures: u32) -> Duration {
-        let index = usize::try_from(failures).unwrap_or(usize::MAX);
-        self.0
-            .get(index)
-            .or(self.0.last())
-            .copied()
-            .unwrap_or_default()
-    }
 }
 
 /// Token bucket with reservations in advance: an empty bucket lends a token and returns the time when it is due. client-go's
