@@ -1,8 +1,9 @@
 //! A runtime for Kubernetes operators in which only the leader writes.
 //!
-//! An operator supplies its resource types, their cached forms, and a [`Reconciler`]. The runtime supplies the rest:
+//! An operator supplies its resource types, their cached forms (the fields to keep in memory), and a [`Reconciler`]. The
+//! runtime supplies the rest:
 //!
-//! - leader election and the fence;
+//! - leader election, and a *fence* that rejects writes while this replica does not lead;
 //! - informers, the work queue and its workers;
 //! - writes with preconditions, and events;
 //! - the command line and the configuration;
@@ -26,7 +27,8 @@
 //!                                          your Reconciler ─▶ Writer ─▶ fence ─── writes ────┘
 //! ```
 //!
-//! State flows one way. Every replica keeps its stores current. Only the leader has a queue and workers.
+//! State flows one way. Every replica keeps its stores current. Only the leader has a queue and workers. A *term* is the period
+//! of one leadership. It ends at a deadline, which each renewal of the Lease extends.
 //!
 //! # What to implement
 //!
@@ -39,7 +41,7 @@
 //! | a function that takes a [`Builder`] | The resource types that are [owned](Builder::owns) or only [watched](Builder::watches). |
 //! | [`Reconciler`] | The reconcile of one object. |
 //!
-//! [`Custom`] and [`Dependent`] are ready-made cached forms. They keep a whole spec, or a few named fields.
+//! [`Custom`] and [`Dependent`] are ready-made cached forms. `Custom` keeps a whole spec, and `Dependent` a few named fields.
 //! `examples/second_kind.rs` uses them.
 //!
 //! [`main`] makes a program of these items. The following program is complete. It gives each `Greeting` a `ConfigMap` of the
@@ -319,9 +321,9 @@
 //! | Two replicas never lead at the same time. | One Lease with optimistic concurrency, and a term that ends before the Lease: [`election`]. |
 //! | A write never overwrites a version that was not read. | [`Writer::patch`], [`Writer::delete`] and [`Writer::update_status`] send the UID and resourceVersion of their [`Snapshot`]. |
 //! | A reconcile sees its own last write. | The response is in the [`Store`] before the write returns. |
-//! | One worker at a time has an object, and no change is lost. | The work queue, with the semantics of client-go. |
+//! | At most one worker reconciles an object at a time, and no change is lost. | The work queue, with the semantics of client-go. |
 //! | Errors and panics are retried with backoff. | [`Failure::retry`] chooses the retry. The configuration sets the backoff. |
-//! | Feedback loops are rate-limited. | The work queue: changes hand out an object 20 times in a burst, then once per second. |
+//! | Feedback loops are rate-limited. | The work queue: changes start at most 20 reconciles of an object in a burst, then one per second. |
 //! | A panic affects one object. | [`Reconciler`] has the details. |
 //! | A missed change is noticed. | A relist compares all objects. A resync calls [`Reconciler::is_up_to_date`]. |
 //! | A patch without effect is not repeated. | [`Writer`] remembers it until the object or the patch changes. |
@@ -333,14 +335,15 @@
 //!
 //! Details and exceptions:
 //!
-//! - The fence checks the term three times: when a write begins, when the connection receives its bytes, and when the kernel
-//!   does. Each write also carries its time limit to the API server (`timeout=`).
-//! - Events and reviews pass the fence without a term.
+//! - The fence checks the term three times. The checks are at the start of a write, when a connection takes it, and right
+//!   before its bytes go to the kernel. Each write also has a time limit for the API server (`timeout=`).
+//! - Events, access reviews and token reviews pass the fence without a term.
 //! - The clock of the term continues while the machine is suspended.
-//! - [`Writer::update_status`] may send the resourceVersion of a newer version with the same cached form. It replaces the whole
-//!   status, including fields that the Rust type does not declare.
+//! - [`Writer::update_status`] sends the resourceVersion of the store if the cached form is unchanged since the snapshot. It
+//!   replaces the whole status, including fields that the Rust type does not declare.
 //! - [`Writer::create`] has no precondition: it fails if the object exists.
-//! - The store shows a deletion only after the watch delivers it. During a relist, it shows a write only after the list.
+//! - The store shows a deletion only after the watch delivers it. During a relist, it shows the result of a write only when the
+//!   list or the watch delivers it.
 //! - A resync skips an object that was up to date before, unless it or an object that it refers to has changed since.
 //! - State that no watch reports needs [`Action::After`].
 //! - A patch or status without effect is sent again after a relist, because the schema may have changed.
@@ -353,12 +356,12 @@
 //! - Memory: the result of [`Cached::decode`] and the key, for each object of each watched resource type. Every replica needs
 //!   it, leader or not.
 //! - Requests: the writes, and a renewal of the Lease every `retry_period`. Watches: one for each watched resource type and
-//!   namespace (or for all namespaces), and a watch of the Lease on a standby. Each is reopened after 290 s.
+//!   configured namespace, or for all namespaces. A standby also watches the Lease. Each is reopened after 290 s.
 //! - Idle requests: the renewals and watches. [`http.metrics_auth`](config::Http::metrics_auth) adds reviews of the tokens of
 //!   scrapers. A resync without work sends none.
 //! - CPU: one thread. While a reconcile waits for a response, others run. While it computes, all others wait.
 //!   [`Store::for_each`] locks its store.
-//! - Failover: `lease_duration` if the leader dies. If it stops, the duration of its running work.
+//! - Failover: `lease_duration` if the leader dies. If the leader shuts down, the time that its running work takes.
 //!
 //! # Use with another controller
 //!
