@@ -39,7 +39,8 @@ use crate::{
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
 /// Time without a failure before the next failure counts as a new outage, and is logged again.
 const QUIET: Duration = Duration::from_mins(2);
-/// Delay before a replica that can serve only some scopes takes a free Lease. Replicas that can serve all scopes go first.
+/// Delay before a replica that can serve only some scopes (namespaces; see [`Ability`]) takes a free Lease. Replicas that can
+/// serve all scopes go first.
 pub const YIELD_DELAY: Duration = Duration::from_secs(3);
 
 /// A replica that runs for leader.
@@ -50,19 +51,23 @@ pub struct Candidate {
     pub(super) lock: LeaseLock,
     pub(super) guard: LeaseGuardLayer,
     pub(super) leases: Api<Lease>,
+    /// Writes and verifies the fencing record.
     pub(super) record: Assertions,
     pub(super) recorder: LeaseRecorder,
+    /// The term, for the fence and the controller.
     pub(super) term: watch::Sender<Option<Term>>,
+    /// The leadership that `term` was published for.
     pub(super) published: Option<Held>,
     /// Notified by the fence when the fencing policy rejects a write.
     pub(super) rejections: Arc<Notify>,
     /// The controller's writes in flight.
     pub(super) writes: Writes,
-    /// How long after its term a write may be carried out, and the longest time limit of a write.
+    /// How long after the end of the term the API server may carry out a write.
     overtime: Duration,
+    /// Longest `timeout=` of a write.
     longest_write: Duration,
-    /// Writes that the previous process of a restarted container may have in flight. The container continues with the Lease of
-    /// its pod.
+    /// Placeholder for writes that the previous process of this container may have in flight: a restarted container continues
+    /// with the Lease of its pod. Set at each start. Dropped at the release if another replica held the Lease at the start.
     pub(super) before: Option<Write>,
     pub(super) identity: Identity,
     pub(super) name: String,
@@ -70,6 +75,7 @@ pub struct Candidate {
     pub(super) lease: String,
     pub(super) retry_period: Duration,
     pub(super) renew_deadline: Duration,
+    /// Timeout of one request.
     pub(super) call: Duration,
     /// The holder that was logged last.
     pub(super) leader: String,
@@ -77,16 +83,17 @@ pub struct Candidate {
     pub(super) unheld: bool,
     /// The last failure, until an attempt succeeds. It is the reason of a lost term.
     pub(super) trouble: String,
-    /// Start of the current failures, and time of their last warning, by `clock`.
+    /// Start of the current series of failures, and time of its last warning, both by `clock`.
     pub(super) failing: Option<(Duration, Duration)>,
-    /// Causes already logged, of attempts and of the watch.
+    /// Logged causes of failed attempts.
     pub(super) failures: Causes,
+    /// Logged causes of failures of the watch.
     pub(super) watch_failures: Causes,
     pub(super) counts: Counts,
 }
 
 impl Candidate {
-    /// Creates a candidate. `client` must contain `guard`.
+    /// Creates a candidate. The requests of `client` must pass `guard`.
     pub(super) fn new(
         host: Host,
         settings: &LeaderElection,
@@ -157,6 +164,7 @@ impl Candidate {
         })
     }
 
+    /// Executes the actions of the elector until it is done. `stop` resolves when the process stops and its work is drained.
     pub(super) async fn run(
         mut self,
         heartbeat: &Heartbeat,
@@ -179,7 +187,8 @@ impl Candidate {
                 .step(self.clock.now(), event, &self.guard.observed());
             self.publish(stop.is_terminated());
             let observed = self.guard.observed();
-            // A leader needs no watch. A watch that missed a change found by an attempt is replaced.
+            // A leader needs no watch. If an attempt found a change that the watch had not reported, the elector trusts the
+            // watch no longer, and it is replaced.
             if self.published.is_some() || (tried && watched && !self.elector.watching()) {
                 watch = None;
             }
@@ -207,7 +216,7 @@ impl Candidate {
                             Event::Rejected
                         }
                         deposed = self.record.ended(), if self.record.is_under_way() => {
-                            // No news if the term has already ended.
+                            // The term may have ended before this result. Then it changes nothing.
                             match deposed.filter(|_| self.published.is_some()) {
                                 Some(holder) => {
                                     self.deposed(&holder);
@@ -220,9 +229,9 @@ impl Candidate {
                         () = time::sleep(pause) => Event::Tick,
                     }
                 }
-                // If each attempt takes longer than the pause after it, the loop never waits. So a stop or a new ability goes
-                // first. An attempt is not interrupted: its request may make this replica the holder, and then the Lease must
-                // be released.
+                // If each attempt takes longer than the pause after it, the loop never waits for a stop or a new ability. So
+                // both are checked before each attempt. An attempt is not interrupted: its request may make this replica the
+                // holder, and then the Lease must be released.
                 Action::Try(within) => {
                     if let Some(event) = asked.now_or_never() {
                         event
@@ -244,7 +253,7 @@ impl Candidate {
         self.recorder.finish().await;
     }
 
-    /// Publishes a gained, renewed or lost term: to the fence first, then in metrics, log and events.
+    /// Publishes a gained, renewed or lost term. The fence and the controller receive it first. Metrics, log and events follow.
     pub(super) fn publish(&mut self, stopping: bool) {
         let leads = self.elector.held().is_some();
         self.guard.record_is(leads.then(|| self.record.is()));
