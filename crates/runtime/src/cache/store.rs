@@ -41,16 +41,18 @@ struct State<V> {
 pub(crate) enum Standing {
     /// No response contradicts the watch.
     Current,
-    /// A write failed with a conflict. The fields that reconcile reads may be unchanged.
+    /// A write failed with a conflict, so the watch is behind. The newer version may differ only in fields that the store does
+    /// not keep.
     Conflicting,
-    /// A response showed that the object was deleted, replaced or given another spec. Nothing is done for the object before a
-    /// live read: the watch may lag behind with another version, and the response may be wrong.
+    /// A response showed that the object was deleted, replaced or given another spec. The object is not reconciled before a
+    /// live read. The next version from the watch is not enough, because it may be older than the response. The response may
+    /// also be wrong.
     Doubtful,
 }
 
 struct Entry<V> {
     version: u64,
-    /// The scope's epoch at the last delivery. The end of a list removes the objects of other epochs.
+    /// [`Scope::epoch`] when the object was last delivered. The end of a list removes the objects that have another epoch.
     epoch: u32,
     /// See [`Store::expect_write`].
     is_write_open: bool,
@@ -100,8 +102,8 @@ pub struct Change<V> {
     pub old: Option<Arc<V>>,
     /// New object. `None`: it was deleted.
     pub new: Option<Arc<V>>,
-    /// Whether only parts differ that the store does not keep, such as labels and annotations, and no write waits for the
-    /// change.
+    /// Whether only parts differ that the store does not keep, such as labels and annotations. False if a retry may wait for
+    /// this change: see `Store::apply`.
     pub is_touch: bool,
 }
 
@@ -110,7 +112,7 @@ pub struct Change<V> {
 pub(crate) struct Expectation(u32);
 
 impl Expectation {
-    /// Returns the number of the last list, or of the list in progress.
+    /// Returns which list of the scope this epoch belongs to, counted from 1: the list in progress, or the last one.
     pub fn list(self) -> u32 {
         list(self.0)
     }
@@ -195,14 +197,16 @@ impl<V: Cached> Store<V> {
         state.objects.get(key).map(|entry| entry.version)
     }
 
-    /// Returns the version for a write that is based on this snapshot: the newest version with the same content.
+    /// Returns the resourceVersion for a write that is based on this snapshot. This is the version in the store if the cached
+    /// form there is still the same. Otherwise it is the version of the snapshot.
     pub(crate) fn newest(&self, key: &Key, snapshot: &Snapshot<V>) -> u64 {
         let now = self.get(key);
         let same = now.filter(|now| Arc::ptr_eq(&now.view, &snapshot.view));
         same.map_or(snapshot.version, |now| now.version)
     }
 
-    /// Records that this object at `version` is up to date while the fingerprint of its inputs is `basis`.
+    /// Records that this object at `version` is up to date while `basis` stays the same. `basis` is a fingerprint of the
+    /// related objects and of restored permissions.
     pub(crate) fn note_up_to_date(&self, key: &Key, version: u64, basis: u64) {
         if let Some(entry) = self.state.write().objects.get_mut(key)
             && entry.version == version
@@ -231,8 +235,8 @@ impl<V: Cached> Store<V> {
     /// [`Standing::Conflicting`] lasts until the next version of the object. [`Standing::Doubtful`] lasts until a live read or
     /// a successful write, or until another object has this name.
     ///
-    /// If a list began or ended since `sent`, the object becomes [`Standing::Doubtful`]. Its order relative to the response is
-    /// unknown, and it may come from an etcd restore.
+    /// If a list began or ended since `sent`, the object becomes [`Standing::Doubtful`]. The list may come from a restored
+    /// etcd, so it is unknown whether the stored object or the response is newer.
     pub(crate) fn note(
         &self,
         key: &Key,
@@ -266,7 +270,7 @@ impl<V: Cached> Store<V> {
     }
 
     /// Records that the API server accepted the deletion of the object of this UID. Finalizers may delay the deletion. The
-    /// record lasts until the object is deleted, or a list still contains it.
+    /// record lasts until the watch delivers the deletion, or until a new list contains the object.
     pub(crate) fn note_deletion(&self, key: &Key, uid: &str) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
             entry.going = entry.view.uid() == uid;
@@ -311,10 +315,10 @@ impl<V: Cached> Store<V> {
         versions.fold(0, u64::wrapping_add)
     }
 
-    /// Marks the moment before a write is sent, for [`Store::record_response`].
+    /// Marks the object before a write is sent. Returns the epoch for [`Store::record_response`].
     ///
-    /// If the watch delivers another version before the response, the write fails with a conflict. That version is reported as
-    /// a change even if its content is the same, so that it triggers the retry.
+    /// If the watch delivers another version before the response, the write is likely to fail with a conflict. The mark makes
+    /// that version a change even if its content is the same, so that it triggers the retry.
     pub(crate) fn expect_write(&self, key: &Key) -> Expectation {
         let mut state = self.state.write();
         if let Some(entry) = state.objects.get_mut(key) {
@@ -323,7 +327,7 @@ impl<V: Cached> Store<V> {
         state.epoch_of(key)
     }
 
-    /// Reverts [`expect_write`](Self::expect_write) after a rejection that another version of the object would not change.
+    /// Reverts [`expect_write`](Self::expect_write) after a rejection for another reason than the version of the object.
     pub(crate) fn withdraw_write(&self, key: &Key) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
             entry.is_write_open = false;
@@ -335,8 +339,9 @@ impl<V: Cached> Store<V> {
     ///
     /// Returns the object of the response, or `None` if the watch has delivered another object of this name.
     ///
-    /// A response is not stored if it is older than the watch, or if a list was read since `sent`. The object may have been
-    /// deleted in the meantime, and would stay in the store forever.
+    /// A response is not stored if the watch has passed its version, or if a list began or ended since `sent`. The object may
+    /// have been deleted in the meantime. The watch would not report that deletion again, so the object would stay in the store
+    /// forever.
     pub(crate) fn record_response(&self, answer: Object<V>, sent: Expectation) -> Option<Arc<V>> {
         let mut state = self.state.write();
         let told = state.scope_of(&answer.key).is_none_or(|scope| {
@@ -411,7 +416,7 @@ impl<V: Cached> Store<V> {
         state.remove(key)
     }
 
-    /// Ends a list: removes the objects that it did not contain. `version` is the list's.
+    /// Ends a list: removes the objects that it did not contain. `version` is the resourceVersion of the list.
     pub(crate) fn list_ends(&self, scope: usize, version: u64) -> Vec<Change<V>> {
         let mut state = self.state.write();
         let Some(ended) = state.scopes.get_mut(scope) else {
@@ -450,16 +455,16 @@ impl<V: Cached> State<V> {
         Expectation(self.scope_of(key).map_or(0, |scope| scope.epoch))
     }
 
-    /// Records the version that the watch has reached. A lower version is recorded too, because an etcd restore resets
-    /// versions.
+    /// Records the version that the watch has reached, and returns the epoch of the scope. A lower version is recorded too,
+    /// because an etcd restore resets versions.
     fn advance(&mut self, scope: usize, version: u64) -> Option<u32> {
         let scope = self.scopes.get_mut(scope)?;
         scope.version = version;
         Some(scope.epoch)
     }
 
-    /// Whether the store has a newer version, from the response to a write. The watch then delivers an earlier write, or the
-    /// deletion of an object that has been created again since.
+    /// Whether the store has a newer version than the watch delivers, from the response to a write. The watch then delivers an
+    /// earlier write, or the deletion of an earlier object of this name.
     ///
     /// Within one list and its watch, versions of an object do not decrease. A new list replaces all versions.
     fn has_newer(&self, key: &Key, version: u64, epoch: u32) -> bool {
@@ -496,8 +501,8 @@ impl<V: Cached> State<V> {
         let is_changed = entry.version != version || !is_same;
         let is_this_one = is_same || entry.view.uid() == view.uid();
         let is_listed_anew = list(entry.epoch) != list(epoch);
-        // An etcd restore loses the deletion. The object then has an earlier version, or the cached version if no watch
-        // delivered the deletion.
+        // An etcd restore may undo the accepted deletion. The object then comes back with an earlier version, or in a new list
+        // with the cached version.
         let is_restored = entry.version > version || is_listed_anew;
         entry.going = entry.going && !is_restored && is_this_one;
         if entry.is_unheeded && is_listed_anew {
@@ -506,7 +511,7 @@ impl<V: Cached> State<V> {
             self.changes += 1;
         }
         if is_changed {
-            // The version may come from a watch that lags behind, or from an etcd restore.
+            // A doubtful object stays doubtful: this version may come from a watch that lags behind, or from a restored etcd.
             if !(entry.is_in_doubt() && is_this_one) {
                 entry.standing = Standing::Current;
             }
@@ -549,7 +554,7 @@ impl<V: Cached> State<V> {
 
     fn unlink(&mut self, key: &Key, view: &V) {
         let Ok(references) = catch(&V::KIND, "Cached::references", || references(key, view)) else {
-            // The type panics, although it did not when the object was stored. All keys are searched instead.
+            // `Cached::references` panics now, but did not when the object was stored. So all keys are searched.
             self.referring.retain(|_, referring| {
                 referring.remove(key);
                 !referring.is_empty()
@@ -567,7 +572,7 @@ impl<V: Cached> State<V> {
     }
 }
 
-/// Returns the number of the list of an epoch: the list in progress, or the last list.
+/// Returns the number of the list that an epoch belongs to: the list in progress, or the last one.
 fn list(epoch: u32) -> u32 {
     epoch.div_ceil(2)
 }
