@@ -1,8 +1,8 @@
 //! Schedules reconciles, and runs the workers of each term.
 //!
-//! Every replica keeps its stores warm. Only a term has a queue and workers. Each term creates a new queue, and its initial
-//! sync checks every object. State flows one way: a watch updates a store, the change enqueues a key, and a worker reads the
-//! stores.
+//! Every replica keeps its stores current. A queue and workers exist only during a term. Each term creates a new queue, and its
+//! initial sync checks every object. State flows one way: a watch updates a store, the change enqueues a key, and a worker
+//! reads the stores.
 
 pub(crate) mod agenda;
 pub(crate) mod builder;
@@ -72,24 +72,25 @@ use crate::{
 /// not limited.
 const STANDSTILL: Duration = Duration::from_mins(2);
 
-/// Shortest delay of an object that requests its own requeue ([`Action::After`], [`Action::StatusPending`]). Ten reconciles per
-/// second of one object are no relevant load.
+/// Shortest delay of an object that requests its own requeue ([`Action::After`], [`Action::StatusPending`]). So one object
+/// causes at most ten reconciles per second in this way.
 const LEAST_DELAY: Duration = Duration::from_millis(100);
 
 /// Shortest time for pending events to be written on shutdown, even if the drain used up the shutdown timeout.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
-/// Trigger of a reconcile that reports a pending status.
+/// Trigger of a reconcile that follows [`Action::StatusPending`], for traces.
 const STATUS: &str = "status";
 
-/// Consecutive conflicts of one object, within seconds, that are not logged. They are common while a watch lags behind.
+/// Number of consecutive conflicts of one object that are not logged. They are common while a watch lags behind.
 const CONFLICTS: u32 = 10;
 
 /// A controller before it runs.
 pub struct Controller<R: Reconciler> {
     work: Arc<Work<R>>,
     scopes: Arc<Scopes>,
-    /// Ability that the election sees.
+    /// Ability that the election sees. Between terms, it equals the ability of `scopes`. During a term, it only becomes
+    /// `Nothing`, after the drain.
     ability: channel::Sender<Ability>,
     /// Agenda of the current term, where changes enqueue objects.
     agenda: channel::Sender<Option<Agenda>>,
@@ -169,8 +170,8 @@ impl<R: Reconciler> Work<R> {
         }
     }
 
-    /// Whether a reconcile would have nothing to do. A positive result is cached until a related object, the object itself or
-    /// its permissions change.
+    /// Whether a reconcile would have nothing to do. A positive result is cached until the object or a related object changes,
+    /// or missing permissions in its scope are restored.
     pub fn is_up_to_date(&self, key: &Key) -> bool {
         let method = "Reconciler::is_up_to_date";
         catch(&R::Primary::KIND, method, || self.has_nothing_to_do(key)).unwrap_or_else(
@@ -199,12 +200,13 @@ impl<R: Reconciler> Work<R> {
             return true;
         };
         if objects.standing(key) != Standing::Current {
-            // Its retry will verify it, and a resync does not shorten that delay. If the queue of an earlier term had the
-            // retry, this replaces it.
+            // The retry after the conflict verifies the object, and this result does not shorten its delay. If the term has
+            // changed since, that retry is lost, and the add that follows replaces it.
             return false;
         }
         let basis = basis(&seen.view);
-        // Not cached while a rejected status is suppressed: the suppression expires.
+        // The result is not cached while a rejected status is suppressed: when the suppression expires, the status has to be
+        // written.
         let is_given_up = self.primary.is_given_up(key, &seen);
         let is_up_to_date = {
             let cx = Context {
@@ -354,8 +356,8 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// Returns the ability of this replica to serve, for the election. `Ability::Nothing` is reported after the drain, when
-    /// the term may end.
+    /// Returns the ability of this replica to serve, for the election. During a term, it changes only to `Ability::Nothing`.
+    /// The drain is then over, and the term may end.
     pub fn ability(&self) -> channel::Receiver<Ability> {
         self.ability.subscribe()
     }
@@ -573,7 +575,8 @@ impl Worker {
             let attempt = reconcile(item.key().clone());
             let attempt = attempt.map_err(|error| Failed::of(&self.kind, &error));
             let attempt = AssertUnwindSafe(attempt.instrument(span.clone()));
-            // A panic is a failure of this object. Code of the reconciler does not run after this.
+            // A panic counts as a failure of this object. The error is now a `Failed`, so no code of the reconciler runs
+            // outside of `catch_unwind`.
             let result = attempt.catch_unwind().await.unwrap_or_else(|_| {
                 Err(Failed::from(Panicked {
                     kind: self.kind.kind,
@@ -650,8 +653,8 @@ fn finish_item(
         item.add();
     }
     match result {
-        // Keeps the failures. Otherwise the reconciles between two attempts would reset the backoff of a status that cannot be
-        // written.
+        // Dropping the item keeps the count of failures. Otherwise each postponed status would reset the backoff of a status
+        // that cannot be written.
         Ok(Action::StatusPending) => {}
         Ok(_) => item.forget(),
         Err(error) => match error.retry() {
@@ -668,7 +671,7 @@ fn finish_item(
                     Retry::Conflict | Retry::Quiet => item.add_rate_limited_quietly(),
                     _ => item.add_rate_limited_after(retry.after()),
                 };
-                // An ordinary lag of the watch would have ended earlier.
+                // A watch that merely lags would have caught up within these attempts.
                 let stuck = retry == Retry::Conflict && attempt > CONFLICTS;
                 if (stuck || !retry.is_quiet()) && log.should_log(&error) {
                     warn!(%object, reason = error.reason(), attempt, ?delay, "{error}; trying again");

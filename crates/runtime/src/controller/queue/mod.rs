@@ -9,9 +9,9 @@
 //!
 //! In addition, keys have [lanes](Lane) by urgency. No lane can starve another.
 //!
-//! The queue has no task of its own, so no task can die unnoticed. A worker that waits in [`Queue::get`] also waits for the
-//! next delayed key. When it leaves, it passes that duty on. A queue is cheap and belongs to one term of leadership. The end of
-//! the term shuts it down. The next term creates a new queue and enqueues all objects that are not up to date.
+//! The queue has no task of its own, so no task can die unnoticed. A single worker in [`Queue::get`] also wakes when the next
+//! delayed key is due. When it leaves, it passes that duty on. A queue is cheap and belongs to one term of leadership. The end
+//! of the term shuts it down. The next term creates a new queue and enqueues all objects that are not up to date.
 //!
 //! # Fairness
 //!
@@ -20,8 +20,9 @@
 //! of a new leader does not wait for failing objects. Unused turns of the other two lanes go to [`Lane::Event`] first.
 //!
 //! Hence the bound: **a key with `n` keys before it in its lane is handed out within the next `8 * (n + 1)` calls of `get` that
-//! return a key** of a namespace that is not slow. Later adds do not change this. A key that moves to a more urgent lane goes
-//! to its end, and the count starts again. That can happen twice. The [change limit](#change-limit) may postpone the move.
+//! return a key.** Keys of slow namespaces do not count: see below. Later adds do not change this. A key that moves to a more
+//! urgent lane goes to its end, and the count starts again. That can happen twice. The [change limit](#change-limit) may delay
+//! such a move.
 //!
 //! # Change limit
 //!
@@ -101,8 +102,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     ///
     /// - A waiting key keeps its place, or moves to the end of `lane` if that is more urgent.
     /// - A key with a worker is queued when the worker releases it.
-    /// - A delayed key is queued now and keeps its count of failures. [`Lane::Background`] is the exception: without a cause, a
-    ///   key keeps its delay.
+    /// - A delayed key is queued now and keeps its count of failures. An add to [`Lane::Background`] has no change as its
+    ///   cause, so the key keeps its delay.
     /// - A `Retry-After` of the API server and the [change limit](self#change-limit) always apply. The key is queued on `lane`
     ///   when they permit it.
     pub fn add(&self, key: K, lane: Lane) {
@@ -112,8 +113,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.call_worker(state);
     }
 
-    /// Adds `key` to `lane` after `delay`. The earliest of several adds of a key counts. For a later reconcile as well, add the
-    /// key again after this one.
+    /// Adds `key` to `lane` after `delay`. If a key is added several times, only the earliest time counts. To reconcile the key
+    /// at the later time as well, add it again after the earlier reconcile.
     pub fn add_after(&self, key: K, lane: Lane, delay: Duration) {
         let now = Instant::now();
         let mut state = self.state(now);
@@ -122,7 +123,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// Adds `key` to [`Lane::Background`], as [`add`](Self::add) does. A failed key that has waited `longest` for its retry
-    /// waits only for a token of the bucket.
+    /// skips the rest of its backoff. It waits only for a token of the bucket that all retries share.
     pub fn resync(&self, key: K, longest: Duration) {
         let now = Instant::now();
         let mut state = self.state(now);
@@ -172,8 +173,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.0.state.lock().gets_on(key, Instant::now());
     }
 
-    /// Forgets the failures of `key`. A queued key keeps its place, unless its namespace was slow only because of it. Wakes no
-    /// worker for keys that this makes ready: the release of `key` does that.
+    /// Forgets the failures of `key`. A queued key keeps its place, unless its namespace was slow only because of it. If its
+    /// namespace recovers, other keys become ready. No worker is woken for them here: the release of `key` does that.
     fn forget(&self, key: &K) {
         let now = Instant::now();
         self.state(now).forget(key, now);
@@ -236,8 +237,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         state
     }
 
-    /// Wakes one worker if there is work that no worker knows of. A woken worker does this too when it leaves
-    /// [`get`](Self::get), so one at a time is enough.
+    /// Wakes one worker if there is work that no waiting worker would find. A woken worker calls this too when it leaves
+    /// [`get`](Self::get), so one is enough.
     fn call_worker(&self, state: MutexGuard<'_, State<K>>) {
         let needed = state.needs_worker();
         drop(state);
@@ -247,8 +248,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 }
 
-/// Guard of one worker in [`Queue::get`]. Its drop, with a key or by cancellation, passes the wait for the next delayed key to
-/// another worker.
+/// Wait of one worker in [`Queue::get`] (not a watch of the API server). Dropped when the worker gets a key or is cancelled.
+/// Then another worker waits for the next delayed key.
 struct Watch<'a, K: Clone + Eq + Hash> {
     queue: &'a Queue<K>,
     /// Wake-up time of this worker, if no notification comes first.
@@ -266,7 +267,7 @@ impl<K: Clone + Eq + Hash> Drop for Watch<'_, K> {
 /// A key with a worker. No other worker gets the key until this is dropped.
 ///
 /// A drop releases the key without a result, for example when an attempt was cut short. The key is queued again only if it was
-/// added during the attempt. Keep this outside of code that may panic, so that a panic can be counted with
+/// added during the attempt. Do not move the item into code that may panic. The caller can then count the panic with
 /// [`add_rate_limited_after`](Self::add_rate_limited_after).
 #[must_use = "dropping it gives the key back"]
 pub struct WorkItem<K: Clone + Eq + Hash> {
@@ -322,7 +323,7 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
     }
 
     /// Releases the key and queues it with backoff, without counting a failure. These retries have their own backoff, which
-    /// each failure resets. So a transient error does not make an object with many failures wait for hours.
+    /// each failure resets. So a conflict of an object with many failures does not wait for the long delay of those failures.
     pub fn add_rate_limited_quietly(self) -> Duration {
         self.give_back(State::retry_quietly)
     }
@@ -333,7 +334,7 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
         self.give_back(|state, key, now| state.put_off(key, delay, now))
     }
 
-    /// Queues the key again with `again`, then releases it.
+    /// Calls `again`, which queues the key and returns the delay, then releases the key.
     fn give_back(self, again: impl FnOnce(&mut State<K>, &K, Instant) -> Duration) -> Duration {
         let now = Instant::now();
         let mut state = self.queue.state(now);

@@ -1,7 +1,7 @@
 //! The queue's state behind its lock: plain data. It reads no clock: every operation takes the current time as an argument.
 //!
-//! An operation takes O(log waiting keys + slow namespaces), plus one move to its lane for each delayed key that has become
-//! due. Three scans are longer:
+//! An operation takes O(log(waiting keys) + slow namespaces). In addition, it moves each delayed key that has become due to its
+//! lane. Three scans are longer:
 //!
 //! - All waiting keys when a namespace becomes slow.
 //! - The keys of a namespace when it recovers.
@@ -29,8 +29,8 @@ enum Pending {
     Waiting { lane: Lane, ticket: u64 },
     /// Added while with a worker ("dirty" in client-go). Moves to its lane when the worker releases it.
     Again { lane: Lane, since: Instant },
-    /// In `delayed` under `due` and `ticket`, since `since`. `slot` is the time of the retry's token in the bucket. Nothing
-    /// queues the key before `least`.
+    /// In `delayed` under `due` and `ticket`, since `since`. A retry has a `slot`: the time of the token that it reserved in
+    /// the bucket. `least` is the end of a `Retry-After`: nothing queues the key before it.
     Delayed {
         lane: Lane,
         due: Instant,
@@ -49,7 +49,7 @@ pub(super) struct Next<K> {
     pub(super) tries: Tries,
 }
 
-/// Retries of a key since its last success; at least one is not zero.
+/// Retries of a key since its last success. In `State::tries`, not both counts are zero.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Tries {
     pub(super) failures: u32,
@@ -59,7 +59,8 @@ pub(super) struct Tries {
 
 /// An attempt in progress.
 struct Running {
-    /// Value of [`State::turn`] when the key was handed out.
+    /// Value of [`State::turn`] when the key was handed out. Together with `since`, this is the key of the attempt in
+    /// [`State::swift`].
     turn: u64,
     since: Instant,
     /// Time of the last progress.
@@ -67,16 +68,16 @@ struct Running {
 }
 
 pub(super) struct State<K> {
-    /// Queued keys. An idle key has no entry here, in `processing` or in `tries`. Two other records of a key outlast its
-    /// attempt: the change limit for some seconds, and the slow namespaces.
+    /// Queued keys. A key that is neither queued, nor with a worker, nor failing has no entry here, in `processing` or in
+    /// `tries`. Only two other records of it may remain: the change limit for some seconds, and the slow namespaces.
     pending: HashMap<K, Pending>,
     /// Keys with a worker.
     processing: HashMap<K, Running>,
-    /// `processing` keys that occupy a worker for namespaces that are not slow, by start and turn.
+    /// The *swift* attempts: keys in `processing` that occupy a worker for namespaces that are not slow, by start and turn.
     swift: BTreeMap<(Instant, u64), K>,
     /// Number of workers for namespaces that are not slow; slow namespaces have as many again.
     workers: usize,
-    /// Retries of each key that has not succeeded since.
+    /// Retries of each key that has failed and not succeeded since.
     tries: HashMap<K, Tries>,
     /// Waiting keys of namespaces that are not slow.
     lanes: Lanes<K>,
@@ -127,8 +128,8 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Moves keys that are due to their lanes, and updates which namespaces are slow. Every operation starts with this, so that
-    /// the order in a lane is the order in time, even if no worker was free.
+    /// Moves keys that are due to their lanes, and updates which namespaces are slow. Every operation on the lanes starts with
+    /// this. So the order in a lane is the order in time, even if no worker was free.
     pub(super) fn advance(&mut self, now: Instant) {
         self.pace.advance(now);
         loop {
@@ -278,7 +279,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    /// Adds a key without a place to the end of its lane, or marks it as dirty if a worker has it.
+    /// Adds a key to the end of its lane, or marks it as dirty if a worker has it. The key must have no place yet.
     fn place(&mut self, key: K, lane: Lane, since: Instant) {
         let place = if self.processing.contains_key(&key) {
             Pending::Again { lane, since }
@@ -431,7 +432,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         begun.is_some_and(|begun| now - begun.since >= HUNG)
     }
 
-    /// Updates the slow namespaces after an attempt that did not fail, or after the key was deleted.
+    /// Updates the slow namespaces after an attempt that did not fail, or after the object was deleted.
     fn is_over(&mut self, key: &K, now: Instant) {
         if self.has_hung(key, now) {
             // The namespace may have recovered since the key was handed out to a worker for slow namespaces.
@@ -483,8 +484,9 @@ impl<K: Clone + Eq + Hash> State<K> {
         swift || self.slow.is_ready() || self.unwatched().is_some()
     }
 
-    /// Returns the next time when a worker must wake, unless one wakes by that time. That is the due time of the next delayed
-    /// key. If keys in `lanes` wait for a free worker, it may be earlier: the time when the oldest attempt becomes slow.
+    /// Returns the next time when a worker must wake, or `None` if a worker already wakes by that time. It is the due time of
+    /// the next delayed key. If keys in `lanes` wait for a free worker, it may be earlier: when the oldest swift attempt
+    /// becomes slow and frees its worker.
     fn unwatched(&self) -> Option<Instant> {
         let due = self.delayed.first_key_value().map(|((due, _), _)| *due);
         let is_full = !self.lanes.is_empty() && !self.has_room();
