@@ -1,6 +1,6 @@
 //! The only way to write objects.
 //!
-//! A write passes the fence, has a timeout, and has its response in the store before the call returns. Every write except a
+//! A write passes the fence and has a timeout. Its response is in the store before the call returns. Every write except a
 //! create carries the UID and the resourceVersion of the version that it is based on.
 //!
 //! A write without effect is not repeated until the object changes. A write that is reverted repeatedly is delayed with
@@ -56,10 +56,10 @@ use crate::{
 /// - has its response in the store before the call returns;
 /// - is delayed if it is reverted repeatedly ([`ApiError::Contested`]).
 ///
-/// The last rule covers reverts by other clients. It also covers a reconciler that creates and deletes an object within
-/// seconds. The first ten corrections are sent without delay. After that, the delay doubles from 1 s to 5 min. The dispute ends
-/// when the reconciled object has a new generation. It also ends when no correction was needed for twice the next delay, at
-/// least for a minute.
+/// The delay applies to reverts by other clients. It also applies to a reconciler that alternately creates and deletes an
+/// object within seconds. The first ten corrections are sent without delay. After that, the delay doubles from 1 s to 5 min.
+/// The dispute ends when the reconciled object has a new generation. It also ends when no correction was needed for twice the
+/// next delay, at least for a minute.
 ///
 /// An error response of the API server is an [`ApiError`], which the reconciler should return.
 pub struct Writer<V> {
@@ -80,8 +80,8 @@ pub struct Writer<V> {
 /// Timeout of a live read of one object.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a rejected status is not written again while its object is unchanged. Equal to the longest delay between retries by
-/// default. The CRD may have changed by the end of it.
+/// How long a rejected status is not written again while its object is unchanged. It equals the default of `backoff.max`. After
+/// this time, the CRD may have changed.
 const REFUSED: Duration = Duration::from_secs(1000);
 
 /// resourceVersion of a missing object, for [`Corrections`].
@@ -174,8 +174,8 @@ impl<V: Cached> Writer<V> {
         }
     }
 
-    /// Creates an object with the name and namespace of `key`. It is a plain create, so an existing object that the store does
-    /// not yet contain is not taken over.
+    /// Creates an object with the name and namespace of `key`. It is a POST and not an apply: an existing object that is not
+    /// yet in the store is left unchanged.
     ///
     /// The namespace must be that of the reconciled object. An object elsewhere could not be owned, and its changes would
     /// trigger no reconcile.
@@ -313,7 +313,7 @@ impl<V: Cached> Writer<V> {
         plan: impl Fn(&V) -> Option<Value>,
     ) -> Result<Arc<V>, ApiError> {
         if self.store.get(key).is_none() {
-            // The API server requires them for custom resources.
+            // The API server requires `apiVersion` and `kind` for custom resources.
             manifest["apiVersion"] = V::KIND.api_version().into();
             manifest["kind"] = V::KIND.kind.into();
             let metadata = &mut manifest["metadata"];
@@ -454,7 +454,8 @@ impl<V: Cached> Writer<V> {
         }
     }
 
-    /// Converts the response to a write of `key`. A rejection triggers a review of the permissions.
+    /// Converts the response to a write of `key`. If nothing was written, withdraws the [expectation](Store::expect_write). A
+    /// rejection also triggers a review of the permissions.
     fn written<P: Primary, T>(
         &self,
         cx: &Context<'_, P>,
@@ -473,7 +474,8 @@ impl<V: Cached> Writer<V> {
             ) => {
                 self.store.withdraw_write(key);
             }
-            // The write was carried out, or may have been, or the watch delivers the conflicting version.
+            // The expectation stays: the write was carried out, or may have been, or the watch will deliver the conflicting
+            // version.
             Ok(_)
             | Err(
                 ApiError::Conflict
@@ -510,7 +512,8 @@ impl<V: Cached> Writer<V> {
         }
     }
 
-    /// Returns a function that checks whether the store contains an object, for removing old records.
+    /// Returns a function that checks whether the store contains an object. Records of objects that no longer exist are removed
+    /// with it.
     fn exists(&self) -> impl Fn(&Key) -> bool {
         |key| self.store.version(key).is_some()
     }
@@ -552,7 +555,7 @@ fn put_off<P: Primary>(cx: &Context<'_, P>, key: &Key, wanted: String, wait: Wai
         "put off: of the last writes of {} it is not known what came of them: wanted {wanted}",
         key.name()
     );
-    // Without a delay: the API server has requested none, and the next write may be another one.
+    // Without a requested delay, so only the backoff of the object applies: the next write may be another one.
     ApiError::transient(words)
 }
 
