@@ -1,4 +1,5 @@
-//! The reconcile of one Foo: observe, decide, apply, delete superseded Deployments, report.
+//! The reconcile of one Foo: observe, decide, apply, delete superseded Deployments, report. A Deployment of an earlier name is
+//! *superseded* once the Deployment of the current name is complete.
 //!
 //! [`plan`](super::plan) and [`status`](super::status) decide without a client. This module sends the requests.
 
@@ -46,7 +47,7 @@ impl Reconciler for FooReconciler {
 
     /// Reconciles the Foo's Deployment, and then its status. Sends no request if nothing differs.
     ///
-    /// While other Foos wait that may need a Deployment, the status after a successful write is postponed.
+    /// After a successful write, the status is postponed while other Foos that may need a Deployment wait in the queue.
     async fn reconcile(&self, cx: &Context<'_, Foo>, foo: &Snapshot<Foo>) -> Result<Action, Error> {
         self.wake(cx);
         if foo.view.deleting {
@@ -85,7 +86,7 @@ impl Reconciler for FooReconciler {
 }
 
 impl FooReconciler {
-    /// Enqueues queued Foos, one for each free rollout place.
+    /// Adds Foos whose rollout waits to the work queue, one for each free place in [`Rollouts`].
     fn wake(&self, cx: &Context<'_, Foo>) {
         let exists = |foo: &Key| self.foos.store().version(foo).is_some();
         for foo in self.rollouts.released(exists) {
@@ -202,9 +203,9 @@ impl FooReconciler {
             self.deployments
                 .may_patch(cx, &desired.key, actual, &patch)?;
         }
-        // The Deployment names a newer generation than the cached Foo. If a live read confirms the cached Foo, a client has
-        // edited the annotation, and the patch reverts the edit. A write for a newer Foo changes the resourceVersion, and this
-        // patch fails.
+        // The Deployment's annotation contains a newer generation than the cached Foo. If a live read confirms the cached Foo,
+        // a client has edited the annotation, and the patch reverts the edit. A write for a newer Foo changes the
+        // resourceVersion of the Deployment, and this patch fails.
         if desired.is_behind(&actual.view) {
             self.foos.confirm(cx, foo).await?;
         }
@@ -239,7 +240,8 @@ impl FooReconciler {
         }))
     }
 
-    /// Returns the Deployment that serves the Foo. `deployed` takes precedence over the cache, which may be older.
+    /// Returns the Deployment that the status describes (see [`Serving`]). `deployed` takes precedence over the cache, which
+    /// may be older.
     fn serving(
         &self,
         key: &Key,
@@ -270,7 +272,7 @@ impl FooReconciler {
         Serving::of(foo, specified, earlier, error)
     }
 
-    /// Returns the Deployment that serves under an earlier name, if the Foo specifies other replicas.
+    /// Returns the Deployment of an earlier name that still serves, if its number of replicas differs from the Foo's.
     ///
     /// It is scaled while the specified Deployment is not complete or not controlled by the Foo, or while writes to it are
     /// rejected, disputed or timed out.
@@ -443,7 +445,7 @@ impl FooReconciler {
     }
 }
 
-/// Returns the error for changes that a policy or a webhook keeps from being stored.
+/// Returns the error for changes that a policy or a webhook has overridden.
 fn overruled(missing: &Value) -> Error {
     Error::Overruled(wanted(missing))
 }
@@ -457,12 +459,12 @@ fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {
 ///
 /// If both failed, the error of the report wins in three cases:
 ///
-/// - The error of the reconcile is final. It must be reported first.
+/// - The error of the reconcile is not retried. The status must contain it first, so the failed report is retried.
 /// - The error of the report is quiet (for example a conflict), and the reconcile has no `Retry-After`.
 /// - The report has the longer `Retry-After`.
 ///
-/// A postponed reconcile keeps its delay, but at most the delay of the report (10 s if it has none), and at least the
-/// `Retry-After` of the report.
+/// If the error of the reconcile has a fixed delay, that error wins. The delay of the report limits its delay (10 s if the
+/// report has none). The `Retry-After` of the report is the minimum.
 fn combined(result: Result<(), Error>, reported: Result<Action, Error>) -> Result<Action, Error> {
     const SOON: Duration = Duration::from_secs(10);
     match (result, reported) {
