@@ -30,8 +30,8 @@ struct State {
     changes: Option<u64>,
     /// The Deployments that the store shows in a rollout.
     under_way: Vec<Key>,
-    /// Deployments with a patch in flight, or patched and not yet updated in the store. During a relist, the store ignores
-    /// responses.
+    /// Deployments whose patch is in flight, or whose patched version the store does not contain yet. (During a relist, the
+    /// store ignores responses.)
     starting: BTreeMap<Key, Start>,
     queue: Queue,
 }
@@ -90,7 +90,7 @@ impl Rollouts {
 
     /// Takes a place for the patch of a pod template. Returns `None` if all places are taken, and queues the Foo.
     ///
-    /// A Deployment that is already replacing its pods, or holds a place, always gets one.
+    /// A Deployment that is already replacing its pods, or already holds a place, is never queued.
     #[must_use]
     pub fn start(
         &self,
@@ -121,7 +121,7 @@ impl Rollouts {
         })
     }
 
-    /// Removes one existing Foo from the queue for each free place, and returns them.
+    /// Returns one Foo from the queue for each free place, and removes it from the queue. Skips Foos that no longer exist.
     #[must_use]
     pub fn released(&self, exists: impl Fn(&Key) -> bool) -> Vec<Key> {
         let mut state = self.state.lock();

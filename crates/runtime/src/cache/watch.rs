@@ -1,12 +1,13 @@
 //! Keeps a [`Store`] current: lists, watches, and lists again when the watch cannot continue.
 //!
-//! A watch never gives up. Each cause of an error is logged once, with its fix, and repeated while the outage lasts. The delay
-//! before the next attempt grows from 100 ms to 5 s, or is the API server's `Retry-After`. The end of an idle connection is not
-//! an error, because load balancers close such connections.
+//! A watch is retried until cancelled. Each cause of an error is logged when it first occurs, with its fix, and again at
+//! growing intervals while the outage lasts. The delay before the next attempt grows from 100 ms to 5 s, or is the API server's
+//! `Retry-After` if that is longer. The end of an idle connection is not an error, because load balancers close such
+//! connections.
 //!
 //! kube's `watcher` is not used for two reasons:
 //!
-//! - It reopens a watch that ends at once without a delay, forever, and does not log that.
+//! - If each watch ends right after its opening, it reopens the watch without a delay, forever, and logs nothing.
 //! - It does not report when a streamed list starts again. Objects that were deleted between two attempts would stay in the
 //!   store.
 
@@ -50,8 +51,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// Jitter of a delay, as a ratio.
 const SPREAD: f64 = 0.2;
 
-/// Time without an error that ends an outage. The next error is logged again, and the delays restart. Events are no criterion:
-/// a healthy watch receives none while nothing changes.
+/// An outage ends after this time without an error. The next error is then logged again, and the delays restart. Received
+/// events are no criterion: a healthy watch receives none while nothing changes.
 const QUIET: Duration = Duration::from_secs(30);
 
 /// Minimum duration of a watch that may be reopened without a delay.
@@ -67,13 +68,14 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Longest silence of a watch that has delivered a bookmark. Bookmarks arrive about once a minute, so two are missing by then.
 ///
 /// Detects a frozen API server behind a load balancer that keeps the connection open, sooner than [`READ_TIMEOUT`]. Lease
-/// renewals do not detect it, because they may reach another API server. Bookmarks are optional, hence the condition.
+/// renewals do not detect it, because they may reach another API server. API servers may send no bookmarks, so the limit
+/// applies only after the first bookmark.
 const SILENCE: Duration = Duration::from_secs(150);
 
 /// Objects per page, if the API server cannot stream a list.
 const PAGE: u32 = 500;
 
-/// Maximum number of objects that are logged as left out at a time.
+/// Maximum number of unreadable objects whose log line is remembered. Further ones are left out without a log line.
 const NAMED: usize = 1000;
 
 /// Heartbeat timeout for one event or one page. Handling takes far less.
@@ -175,7 +177,8 @@ pub(crate) async fn watch<V: Cached>(
 /// Whether the API server cannot stream a list: it is too old for that (400, 422), or has just learned of the resource type
 /// (429).
 ///
-/// Data that is not an event also counts. A list in pages then gives a better error, because kube checks its HTTP status.
+/// Data that is not an event has the same result: the next list is paged. That list returns a better error, because kube checks
+/// its HTTP status.
 fn means_no_stream(error: &Error) -> bool {
     match error {
         Error::Api(status) => matches!(status.code, 400 | 422 | 429),
@@ -247,12 +250,12 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         self.heard = Instant::now();
         // Time of the last object of a streamed list. Later changes do not count.
         let mut listed = self.heard;
-        // Errors arrive immediately, so a resumed watch that is silent for this time works. It may have nothing to report for
-        // long. The time is shorter than the grace period, so the scope remains served.
+        // If a resumed watch is silent for this time, the outage ends. An error would have arrived at once, but a healthy watch
+        // may have no event for long. The time is shorter than the grace period, so the scope remains served.
         let quiet = SHORT.min(outage.status.grace() / 3);
         let (mut first, mut has_bookmarks) = (true, false);
         loop {
-            // The client ends a watch that is silent for longer.
+            // The client's read timeout ends a longer silence, so the heartbeat does not fail.
             self.heartbeat.beat("reading", READ_TIMEOUT);
             let next = events.try_next();
             let next = if std::mem::take(&mut first) && self.version.is_some() {
@@ -405,7 +408,8 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
         change.into_iter().for_each(&self.changed);
     }
 
-    /// Removes an unreadable object from the store, and logs that. A process that starts later does not have the object either.
+    /// Removes an unreadable object from the store, and logs that. Without the removal, this process would keep the last
+    /// readable version, unlike a process that starts later.
     fn leave_out(&mut self, key: Key, version: u64, panicked: Panicked) {
         self.delete(&key, version);
         if self.left_out.len() < NAMED && !self.left_out.contains(&key) {
@@ -491,7 +495,7 @@ impl Outage {
         }
     }
 
-    /// Returns `answer`. A request may take long to fail, and that time is part of the outage.
+    /// Returns `answer`. If it is an error, the time that the request took is counted as part of the outage.
     fn opened<T>(&mut self, answer: kube::Result<T>) -> kube::Result<T> {
         if answer.is_err() {
             self.causes.touch();

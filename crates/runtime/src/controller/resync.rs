@@ -25,14 +25,14 @@ use crate::{
 /// Steps of a resync period. They spread the objects over the period.
 const RESYNC_STEPS: u32 = 32;
 
-/// Longest delay of a failed object, in resync periods: a resync retries it after that.
+/// A resync retries a failed object at the latest after this number of resync periods, even if its backoff is longer.
 const LONGEST_DELAY: u32 = 10;
 
 /// Objects that are checked before the task yields: well under a millisecond of work.
 const AT_A_TIME: usize = 100;
 
-/// Initial sync of a scope by a new leader. Enqueues objects that changed while there was no leader, the oldest first. Yields
-/// before it checks the others, so that the workers start with those.
+/// Initial sync of a scope by a new leader. First enqueues the objects that changed while there was no leader, the oldest
+/// first. Then yields, so that the workers begin with these objects, and checks the others.
 pub(crate) async fn first<P: Primary>(
     agenda: &Agenda,
     objects: &Store<P>,
@@ -66,8 +66,8 @@ fn is_unobserved<P: Primary>(key: &Key, object: &P) -> bool {
 
 /// Checks every object once in each period, a few at a time. Runs until cancelled.
 ///
-/// `changes` identifies the state of the stores. If a resync found all objects up to date until their next change
-/// ([`Store::note_up_to_date`]), later ones are skipped until `changes` differs.
+/// `changes` identifies the state of the stores. If a resync finds that all objects are up to date until their next change
+/// ([`Store::note_up_to_date`]), the following resyncs are skipped until `changes` differs.
 pub(crate) async fn resync<P: Primary, C: PartialEq>(
     queue: &Queue<Key>,
     objects: &Store<P>,

@@ -34,7 +34,8 @@ pub enum ApiError {
     #[error("not leading: nothing was written")]
     NotLeading,
 
-    /// An object of this resource type and name exists, and the reconciled object does not control it. It is left unchanged.
+    /// An object of this resource type and name exists, and the reconciled object does not control it. The existing object is
+    /// left unchanged.
     #[error("{0} {1:?} already exists and is controlled by somebody else, or nobody")]
     Foreign(&'static str, String),
 
@@ -45,8 +46,8 @@ pub enum ApiError {
     )]
     Overruled(&'static str, String, String),
 
-    /// Another client keeps changing the object back, or keeps deleting it. The duration is the delay until the next
-    /// correction.
+    /// Another client reverts each change of the object, or deletes the object each time. The duration is the delay until the
+    /// next correction.
     #[error("somebody else changes {0:?} again and again: wanted {1}")]
     Contested(String, String, Duration),
 
@@ -120,7 +121,8 @@ impl From<kube::Error> for ApiError {
         let asks = retry_after(&error).unwrap_or_default();
         match status.code {
             403 | 404 if is_terminating(status) => Self::NamespaceTerminating,
-            // Webhooks deny with any status code. A missing permission may be restored unnoticed, so a 403 is retried as well.
+            // Webhooks deny with any status code. A 403 is retried as well, because no watch reports that a missing permission
+            // was restored.
             code if code == 403 || is_denied(&status.message) => {
                 Self::Denied(brief(&without_ports(&status.message)), asks)
             }

@@ -29,13 +29,14 @@ use crate::{
 
 /// Brings the objects of one resource type to their desired state.
 ///
-/// The desired state must follow from the stored objects. A reconciler that wants another state each time writes each time.
+/// The desired state must follow from the stored objects. A reconciler that computes another desired state each time writes at
+/// each reconcile.
 ///
 /// # Guarantees
 ///
 /// - At most one worker reconciles an object at a time. A change during a reconcile enqueues the object again.
-/// - A reconcile runs under a term. After the term has ended, a write fails with [`ApiError::NotLeading`], and nothing is
-///   written.
+/// - A reconcile runs during a term: the time while this replica leads. After the term has ended, a write fails with
+///   [`ApiError::NotLeading`], and nothing is written.
 /// - An object in a store is never older than the last write of this process to it, except during a relist. A write that is
 ///   based on an older state is a conflict, and a repeated create returns `AlreadyExists`.
 /// - Before the first reconcile in a namespace, all watched resource types have been listed there.
@@ -46,7 +47,7 @@ use crate::{
 ///   of its requests ends, with or without a response, for over two minutes.
 ///
 /// An object may be reconciled although it is in its desired state. It may also be reconciled after it was deleted from the API
-/// server, but not yet from the store. Each write is then a conflict, which is retried.
+/// server, but not yet from the store. Each write then fails with [`ApiError::Conflict`], and is retried.
 pub trait Reconciler: Send + Sync + 'static {
     /// The resource type that is reconciled.
     type Primary: Primary;
@@ -66,8 +67,8 @@ pub trait Reconciler: Send + Sync + 'static {
     /// Returns whether [`reconcile`](Self::reconcile) would find nothing to do. Called at each resync, and by a new leader for
     /// all objects. `true` holds until the object or one of its [references](crate::Cached::references) has another version.
     ///
-    /// By default, this is a dry run of `reconcile` up to its first action: nothing is written, done or reported with this
-    /// `cx`. An override must be fast and send no request.
+    /// By default, this is a dry run of `reconcile`. It ends at the first action: with this `cx`, nothing is written, and no
+    /// event or log line is produced. An override must be fast and send no request.
     fn is_up_to_date(
         &self,
         cx: &Context<'_, Self::Primary>,
@@ -88,8 +89,8 @@ pub trait Reconciler: Send + Sync + 'static {
 pub enum Action {
     /// The object is in its desired state, and its status reports that.
     Done,
-    /// The desired state is applied, but the status is not reported. Another reconcile reports it when nothing more urgent
-    /// waits. If that one returns the same, the next one follows after 100 ms.
+    /// The desired state is applied, but the status is not reported. Another reconcile reports the status when nothing more
+    /// urgent waits. If that reconcile also returns `StatusPending`, the next reconcile follows after 100 ms.
     StatusPending,
     /// Reconcile the object again after this delay, at least 100 ms. For state that no watch reports.
     ///
@@ -195,8 +196,8 @@ impl<P: Primary> Context<'_, P> {
         }
     }
 
-    /// Returns the owner of corrections: the object's UID and generation. Referenced objects are not part of it. If they change
-    /// the request, that request is not a correction.
+    /// Returns the owner of a write: the object's UID and generation. Referenced objects are not part of the owner. If a
+    /// referenced object changes the desired write, the new write is not a correction.
     pub(crate) fn wanted_by(&self) -> WantedBy<'_> {
         WantedBy {
             uid: self.seen.view.uid(),
@@ -239,7 +240,7 @@ impl Attempt for Detached {
     fn enqueue(&self, _: Key) {}
 }
 
-/// Copy of a reconcile's error. Each method of the error is called only once, because it may panic.
+/// Copy of a reconcile's error. The copy calls each method of the error only once, because the method may panic.
 #[derive(Debug)]
 pub(crate) struct Failed {
     name: &'static str,

@@ -1,7 +1,8 @@
 //! The fence: a tower layer of the controller's client that rejects writes after the end of the term.
 //!
-//! A mutation needs a live term and ends before another replica can take the Lease. The API server enforces that end: it drops
-//! a request after its `timeout=` instead of carrying it out late.
+//! A mutation needs a live term: this replica leads until a known deadline (`term.rs`). The mutation ends before another
+//! replica can take the Lease. The API server enforces that: it drops a request after its `timeout=` instead of carrying it out
+//! late.
 //!
 //! The fence checks the term again when the request is handed to its connection ([`recheck_before_sending`]), and when the
 //! connection hands it to the kernel (`connection.rs`). A write that was delayed before either step, for example in a frozen
@@ -53,13 +54,13 @@ use tracing::{debug, info, warn};
 use permit::Permit;
 pub use permit::Refused;
 
-/// Duration of rejections by the fencing policy before the fence reports them. A handover takes a thousandth of it.
+/// The fence reports rejections by the fencing policy if they last for this time. During a handover they last about 10 ms.
 const REJECTED_FOR: Duration = Duration::from_secs(10);
 
 /// Time to wait for a response after the `timeout=` of the request.
 const ANSWER: Duration = Duration::from_millis(500);
 
-/// No response arrived in this time. The outcome of the write is unknown.
+/// No response arrived within the duration. The outcome of the write is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no answer from the API server in {0:?}; the write may or may not have happened")]
 pub struct TimedOut(pub Duration);
@@ -127,8 +128,8 @@ impl FenceLayer {
         }
     }
 
-    /// Admits a mutation and sets its `timeout=`. Unless the request is exempt, requires a live term and attaches the permit
-    /// for the later checks.
+    /// Admits a mutation and sets its `timeout=`. Fails without a live term, unless the request is [exempt](is_exempt).
+    /// Attaches the permit for the later checks.
     fn admit(&self, request: &mut Request<Body>) -> Result<(Duration, Option<Write>), BoxError> {
         let mut limit = permit::DEFAULT_WEBHOOK;
         let mut write = None;
@@ -279,8 +280,8 @@ pub(crate) fn is_exempt(path: &str) -> bool {
 
 /// Returns the message of the fencing `policy` if this response is its rejection of a write.
 ///
-/// The code is 403, or 422 if the policy could not be evaluated. The message of the cause comes from the policy alone. The
-/// message of the `Status` begins with names that users chose.
+/// The code is 403, or 422 if the policy could not be evaluated. Only the messages of the causes are compared: the policy alone
+/// determines them. The message of the `Status` begins with names that users choose, which could imitate the policy's name.
 fn denial(policy: &str, code: StatusCode, body: &[u8]) -> Option<String> {
     if !matches!(code.as_u16(), 403 | 422) {
         return None;
@@ -296,7 +297,8 @@ fn denial(policy: &str, code: StatusCode, body: &[u8]) -> Option<String> {
 }
 
 /// Whether a webhook rejected the write or could not be called. Webhooks are called before the API server writes, so nothing
-/// was written. Without this check, an unavailable webhook would prevent a stopping leader from releasing the Lease.
+/// was written. Without this check, such a write would still count as in flight, and a stopping leader would not release the
+/// Lease.
 fn is_from_a_webhook(code: StatusCode, body: &[u8]) -> bool {
     code.is_server_error()
         && serde_json::from_slice::<Status>(body).is_ok_and(|status| is_denied(&status.message))

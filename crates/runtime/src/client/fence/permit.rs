@@ -9,8 +9,8 @@ use crate::{
     config::settings::MUTATION_TIMEOUT,
 };
 
-/// The write was not sent, or the API server rejected it. This replica does not lead, or lost its leadership before the write
-/// was sent.
+/// The write was not sent, or the API server's fencing policy rejected it. This replica does not lead, or lost its leadership
+/// before the write was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("refused to write: this replica does not lead")]
 pub struct Refused;
@@ -39,8 +39,9 @@ pub(super) fn room(term: &watch::Receiver<Option<Term>>) -> Option<Duration> {
 
 /// Returns the time that the API server gets for a write that begins now.
 ///
-/// The rest of `room` is for the wait for a connection. It is one eighth, or less if a webhook that fails open after its
-/// default timeout would leave too little time for the write itself.
+/// `room` is divided: the API server gets this time, and the wait for a connection gets the rest. The rest is one eighth. It is
+/// less if the API server would otherwise get less than [`DEFAULT_WEBHOOK`]. In that time, a webhook that hangs and fails open
+/// lets the write succeed.
 pub(crate) fn limit(room: Duration) -> Duration {
     let for_a_webhook = room.saturating_sub(SHORTEST_WAIT).min(DEFAULT_WEBHOOK);
     let limit = (room / 8 * 7).max(for_a_webhook);

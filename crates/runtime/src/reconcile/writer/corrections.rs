@@ -1,8 +1,9 @@
 //! Limits disputes: another client reverts every correction that this controller makes.
 //!
-//! A write is a *correction* if every field that it sets was last set to the same value by an earlier write for the same owner.
-//! The object must also have changed since the last write. Fields are compared one by one, so that alternating reverts are
-//! recognized, too. A new desired value is not a correction, so a rollout in steps is not limited.
+//! A write is for one reconciled object, its *owner*. It is a *correction* if each field that it sets was last set to the same
+//! value by an earlier write for the same owner. The written object must also have changed since the last write. Fields are
+//! compared one by one, so that alternating reverts are recognized, too. A new desired value is not a correction, so a rollout
+//! in steps is not limited.
 //!
 //! Creating and deleting an object alternately, within seconds and for the same reason, is a correction as well. A webhook that
 //! mutates the object may be the cause. Writes with an unknown outcome are counted, too.
@@ -31,13 +32,14 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_mins(5);
 static PAUSES: LazyLock<Delays> = LazyLock::new(|| Delays::new(FIRST_PAUSE, LONGEST_PAUSE));
 
-/// Minimum time without a correction that ends a dispute. It is longer if twice the next delay is longer.
+/// A dispute ends after this time without a correction, or after twice the next delay if that is more.
 const OVER: Duration = Duration::from_mins(1);
 
-/// Longest time between a creation and a deletion that makes the second one a correction. Slower alternation is intended.
+/// Longest time between a creation and a deletion, or the reverse, for the second write to count as a correction. Slower
+/// alternation is assumed to be intended.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Number of recent writes that give an object an `Entry`. Most objects are written less often.
+/// An object gets an [`Entry`] after this number of recent writes. Most objects are written less often, and need only a count.
 const OFTEN: u8 = 4;
 
 /// Number of entries below which expired entries are not removed.
@@ -69,7 +71,8 @@ struct Entries {
     kept: usize,
 }
 
-/// Recent writes per object and owner. Bounded by the writes of two minutes, each with a twentieth of the memory of an `Entry`.
+/// Number of recent writes for each pair of object and owner. The size is bounded by the number of pairs written in two
+/// minutes. A count needs a twentieth of the memory of an `Entry`.
 struct Counts {
     since: Instant,
     late: HashMap<Short, u8>,
@@ -107,7 +110,7 @@ impl Counts {
     }
 }
 
-/// Owner of a write: the reconciled object. A dispute belongs to one owner and one generation.
+/// Owner of a write: the reconciled object. A dispute belongs to one owner, and ends with a new generation of the owner.
 #[derive(Clone, Copy, Debug)]
 pub struct WantedBy<'a> {
     pub uid: &'a str,
@@ -220,8 +223,8 @@ impl Corrections {
 
     /// Records a write for the owner `by`: the object's state before (`found`) and after (`left`).
     ///
-    /// Expired entries are removed from time to time. If `exists` returns `false` for an object, its entry is removed with
-    /// them, unless it has corrections.
+    /// Sometimes removes expired entries. If `exists` returns `false` for an object, this also removes the entry of the object,
+    /// unless it counts corrections.
     pub fn record(
         &self,
         key: &Key,
@@ -296,7 +299,7 @@ impl Corrections {
                         entry.told,
                     )
                 });
-        // The last known state, or a state that no object has.
+        // Without a response: the last known state, or a state that no object has.
         let left = left.or(before.as_ref().map(|entry| entry.left));
         let left = left.unwrap_or_else(|| self.hasher.hash_one(UNKNOWN));
         let mut earlier = before.map_or_else(Vec::new, |entry| entry.asked);

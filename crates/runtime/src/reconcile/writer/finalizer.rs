@@ -62,8 +62,8 @@ impl<P: Finalizable> Finalizer<P> {
     /// The check narrows the race but cannot close it: a process that is frozen in `act` continues when it is thawed. So `act`
     /// must be short and idempotent, and the external system must reject actions that come too late.
     ///
-    /// `act` blocks the whole process, including the renewal of the Lease. It should pass work of more than some milliseconds
-    /// to a thread or a queue.
+    /// `act` blocks the whole process, including the renewal of the Lease. Work of more than some milliseconds belongs in a
+    /// thread or a queue.
     ///
     /// # Errors
     /// See [`ApiError`]. An error of `act` is [`ApiError::Transient`].
@@ -78,7 +78,8 @@ impl<P: Finalizable> Finalizer<P> {
             return Err(ApiError::transient(words));
         }
         let now = self.primary.confirmed(cx, cx.seen).await?;
-        // Another client may have removed the finalizer. Then nothing keeps the object until the action is undone.
+        // Another client may have removed the finalizer. Then nothing protects the object from deletion before the action is
+        // undone.
         if !self.is_in(&now) {
             return Err(ApiError::Conflict);
         }
@@ -127,7 +128,7 @@ impl<P: Finalizable> Finalizer<P> {
                 view.finalizers().to_vec(),
             )
         };
-        // Schemas do not apply to finalizers, so a relist changes nothing.
+        // The list number is always 0: schemas do not apply to finalizers, so a relist is no reason to send the request again.
         if ineffective.contains(key, asked, left(&seen.view), 0) {
             return overruled();
         }

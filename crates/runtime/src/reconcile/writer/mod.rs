@@ -56,10 +56,11 @@ use crate::{
 /// - has its response in the store before the call returns;
 /// - is delayed if it is reverted repeatedly ([`ApiError::Contested`]).
 ///
-/// The delay applies to reverts by other clients. It also applies to a reconciler that alternately creates and deletes an
-/// object within seconds. The first ten corrections are sent without delay. After that, the delay doubles from 1 s to 5 min.
-/// The dispute ends when the reconciled object has a new generation. It also ends when no correction was needed for twice the
-/// next delay, at least for a minute.
+/// The last rule covers reverts by other clients. It also covers a reconciler that creates and deletes an object within
+/// seconds. The write that restores the desired state is a *correction*, and repeated corrections are a *dispute*. The first
+/// ten corrections are sent without delay. After that, the delay doubles from 1 s to 5 min. The dispute ends when the
+/// reconciled object has a new generation. It also ends when no correction was needed for twice the next delay, at least for a
+/// minute.
 ///
 /// An error response of the API server is an [`ApiError`], which the reconciler should return.
 pub struct Writer<V> {
@@ -125,7 +126,7 @@ impl<V: Cached> Writer<V> {
         &self.store
     }
 
-    /// Returns the patch that `plan` makes of `seen`, unless it is known to have no effect. Sends no request.
+    /// Returns the patch that `plan` computes for `seen`, unless the patch is known to have no effect. Sends no request.
     pub fn needed(
         &self,
         key: &Key,
@@ -142,7 +143,8 @@ impl<V: Cached> Writer<V> {
         !self.patches.contains(key, asked, left, list)
     }
 
-    /// Checks whether a patch may be sent now, as [`patch`](Self::patch) does itself. For callers that act before they patch.
+    /// Checks whether a patch may be sent now. [`patch`](Self::patch) checks this itself. Call this function before another
+    /// action that must not happen without the patch.
     ///
     /// # Errors
     /// [`ApiError::Contested`] or [`ApiError::Transient`] if the patch has to wait.
@@ -220,8 +222,8 @@ impl<V: Cached> Writer<V> {
         stored.ok_or(ApiError::Conflict)
     }
 
-    /// Sends the patch that `plan` makes of `seen`, if it makes one that is [needed](Self::needed). Then calls `plan` with the
-    /// response, to find changes without effect.
+    /// Sends the patch that `plan` computes for `seen`, if there is a patch and it is [needed](Self::needed). Then calls `plan`
+    /// with the response, to find changes without effect.
     ///
     /// Built-in resource types get a strategic merge patch, custom resources a merge patch.
     ///
@@ -404,8 +406,8 @@ impl<V: Cached> Writer<V> {
         self.store.is_going(key, seen.view.uid())
     }
 
-    /// Reads an object from the API server. Returns `None` if it does not exist. For use before an action that must not be
-    /// based on a cache that lags behind.
+    /// Reads an object from the API server. Returns `None` if the object does not exist. Use it before an action that needs a
+    /// newer state than the cache has.
     ///
     /// # Errors
     /// See [`ApiError`].

@@ -1,11 +1,13 @@
 //! Writes that the API server accepted, but that did not have the requested effect.
 //!
 //! A schema prunes unknown fields, and a mutating policy or webhook replaces values. Without a record, the same request would
-//! be sent at every resync. So the request and the resulting state are recorded, and it is not sent again until either changes.
+//! be sent at every resync. So the request and the resulting state are recorded. The request is not sent again until the
+//! desired request or the object's state differs from the record.
 //!
-//! A relist also ends this: when a CRD changes, the API server closes the watches of its resource type and requires a new list.
-//! If the request has no effect after that list either, it is sent once more after a minute: another API server may have
-//! received the new schema later. The pause doubles with each list, so frequent lists do not cause as many requests.
+//! After a relist, the request is sent again, because the CRD may have changed: a change closes the watches and requires a new
+//! list. If the request has no effect again, it is sent once more after a pause of a minute. Another API server may have
+//! received the new schema later. Relists during the pause are ignored. The pause doubles each time, so frequent relists cause
+//! few requests.
 //!
 //! The record is kept per process. A new leader sends the request once.
 
@@ -23,7 +25,8 @@ use crate::api::key::Key;
 /// Number of objects below which entries of deleted objects are not removed.
 const FEW: usize = 64;
 
-/// How long relists are ignored after a request that had no effect after a relist. Doubles each time.
+/// Pause after a request that a relist has caused, and that had no effect. Relists during the pause are ignored. The pause
+/// doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_mins(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1000);
 
@@ -56,7 +59,7 @@ struct Entry {
     list: u32,
     /// How long relists are ignored.
     pause: Duration,
-    /// Whether the entry is valid after the pause, until the next list.
+    /// Whether the entry stays valid after the pause, until the next list. If not, the pause is followed by one more request.
     is_settled: bool,
 }
 
@@ -118,7 +121,8 @@ impl Ineffective {
         self.knows(key, left, list, |entry| entry.asked == asked)
     }
 
-    /// Returns whether any request is known to have no effect, but only for a limited time.
+    /// Returns whether a request is known to have no effect on the object `key` in the state `left`, but will be sent again
+    /// even if the state stays the same.
     #[must_use]
     pub fn has_passing(&self, key: &Key, left: impl Hash, list: u32) -> bool {
         self.knows(key, left, list, |entry| {

@@ -23,8 +23,8 @@ use crate::{
 };
 
 impl<P: Primary> Writer<P> {
-    /// Returns whether this status must be written. It must if it differs from the stored one, unless it is known to be
-    /// rejected or without effect.
+    /// Returns whether this status must be written: it differs from the stored one, and is not known to be rejected or without
+    /// effect.
     #[must_use]
     pub fn is_news(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool {
         let stored = seen.view.status();
@@ -35,8 +35,8 @@ impl<P: Primary> Writer<P> {
             && !(self.refused).contains(key, Says::<P>(status), seen.version, list)
     }
 
-    /// Writes the status if it is [news](Self::is_news), and sends an event that explains it. If the API server rejects the
-    /// status, only a warning is sent.
+    /// Writes the status if it is [news](Self::is_news), and sends the `event` that explains it. If the API server rejects the
+    /// status, the event is sent only if it is a warning.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -85,8 +85,8 @@ impl<P: Primary> Writer<P> {
     /// This is an update, because it costs the API server an eighth less than a patch. It contains no spec, because the API
     /// server reads only the status.
     ///
-    /// The update replaces the whole status. It is based on the newest version whose cached form is the one in `seen`. So
-    /// status fields that the Rust type does not declare are lost.
+    /// The update replaces the whole status, so status fields that the Rust type does not declare are lost. Its precondition is
+    /// the newest version whose cached form equals `seen`.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -169,7 +169,7 @@ impl<P: Primary> Writer<P> {
         Ok(())
     }
 
-    /// Marks the cached object as conflicting or doubtful, if the write failed for that reason.
+    /// Marks the cached object as conflicting or doubtful, if the write failed because the object was changed or deleted.
     pub(super) fn notice_outdated<T>(
         &self,
         key: &Key,
@@ -199,8 +199,8 @@ impl<P: Primary> Writer<P> {
         self.store.forget_up_to_date(key);
     }
 
-    /// Returns whether a status of this version is [suppressed](Self::give_up) or had no effect, but will be written again
-    /// later.
+    /// Returns whether a status for this version of the object is temporarily not written, because it was
+    /// [rejected](Self::give_up) or had no effect.
     pub(crate) fn is_given_up(&self, key: &Key, seen: &Snapshot<P>) -> bool {
         let list = self.store.now(key).list();
         let left = (seen.view.uid(), Says::<P>(seen.view.status()));
@@ -208,8 +208,8 @@ impl<P: Primary> Writer<P> {
             || self.statuses.has_passing(key, left, list)
     }
 
-    /// Verifies with a live read that the cached object is current, apart from its metadata and status. For use before an
-    /// action that a stale reconcile must not take, and that no precondition protects.
+    /// Verifies with a live read that the cached object is current, apart from its metadata and status. Use it before an action
+    /// that needs a current object, and that has no precondition.
     ///
     /// # Errors
     /// [`ApiError::Conflict`] if it is not current, or the error of the read.
@@ -228,7 +228,8 @@ impl<P: Primary> Writer<P> {
         let current = self.look_up(cx, key).await?;
         let current = current
             .filter(|is| is.uid() == seen.view.uid() && asks_for(is) == asks_for(&*seen.view));
-        // If it is not, the next reconcile reads it again. This response may be wrong, and then the watch delivers no change.
+        // If the cached object is not current, it is marked as doubtful, and the next reconcile begins with a live read.
+        // Waiting for the watch is not enough: if this response is wrong, the watch delivers no change.
         let standing = match current {
             Some(_) => Standing::Current,
             None => Standing::Doubtful,

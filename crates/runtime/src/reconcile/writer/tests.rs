@@ -251,7 +251,7 @@ async fn i4_what_is_made_is_controlled_by_what_it_is_made_for() {
     assert_eq!(metadata["ownerReferences"], json!([owner]));
 }
 
-/// An object in another namespace could not be owned, and its changes would trigger no reconcile.
+/// A create in another namespace fails: the object could not be owned, and its changes would trigger no reconcile.
 #[tokio::test]
 async fn i4_nothing_is_made_in_another_namespace() {
     let server = Server::default();
@@ -365,7 +365,7 @@ async fn what_is_up_to_date_is_known_without_a_request() {
     assert!(server.sent().is_empty());
 }
 
-/// No precondition protects an external action. So it needs a live read and leadership.
+/// An external action has no precondition, so a live read and a check of the leadership come before it.
 #[tokio::test]
 async fn what_is_done_outside_is_done_for_what_there_is_and_by_who_leads() {
     let (ours, server) = (["example.com/ours"], Server::default());
@@ -639,8 +639,8 @@ async fn a_rollout_that_nobody_undoes_is_not_put_off() {
     }
 }
 
-/// A finalizer or a long shutdown can delay a deletion. It is requested once, and is no dispute, until another object of the
-/// name exists.
+/// A finalizer or a long shutdown can delay a deletion. The deletion is requested once, and is not a dispute. Only a new object
+/// with the same name is deleted again.
 #[tokio::test(start_paused = true)]
 async fn a_deletion_that_takes_its_time_is_asked_for_once() {
     let server = Server::default();
