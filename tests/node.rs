@@ -1108,7 +1108,7 @@ async fn production_refuses_a_deposed_pods_write() {
     .await;
     kill_process(old.process(), Signal::CONT).unwrap();
     report("a deposed pod's write", &refused);
-    let holds = format!("\"{}_{}\" does", new.name, new.uid);
+    let holds = format!("\"{}_{}\"", new.name, new.uid);
     assert!(
         refused.contains("foo-controller-fencing") && refused.contains(&holds),
         "{refused}"

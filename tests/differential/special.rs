@@ -307,8 +307,8 @@ async fn the_fencing_policy_judges_alike() {
             assert_eq!(code, 200, "{body}");
         }
         // Wait until the API server has observed the record.
-        let words = holder.map_or("nobody does".to_owned(), |holder| {
-            format!("\"{holder}\" does")
+        let words = holder.map_or("in foo-system: no".to_owned(), |holder| {
+            format!("\"{holder}\"")
         });
         let probe = User {
             name: CONTROLLER,
