@@ -35,7 +35,7 @@ pub static APP: App = App {
                 is_image,
                 "an image name without blanks, at most 1024 characters",
             ),
-            help: "What the one container of every Deployment runs",
+            help: "Container image of every Deployment",
         },
         Key {
             name: "max_rollouts",
@@ -43,7 +43,7 @@ pub static APP: App = App {
             heading: WORK,
             placeholder: "N",
             rule: Rule::Whole(0, 100_000),
-            help: "How many Deployments may roll out a new pod template at once, all if 0",
+            help: "Maximum number of concurrent rollouts of new pod templates; 0 means no limit",
         },
     ],
     crates: &["foo_controller"],

@@ -46,14 +46,14 @@ use Bad::{Env, File, Flag};
 #[rustfmt::skip]
 const BAD: &[Bad] = &[
     // Unknown keys.
-    File("resinc = '5s'", "resinc (file FILE, line 1): unknown key; there are image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
-    File("workers = 3\n\n[backoff]\nmaximum = '5s'", "backoff.maximum (file FILE, line 4): unknown key; there are initial, max, qps, burst"),
-    File(r#""a\nb" = 1"#, "a?b (file FILE, line 1): unknown key; there are image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
-    File("[lock]\nname = 'x'", "lock (file FILE, line 1): unknown key; there are image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
-    File("backoff = 5", "backoff (file FILE, line 1): a section, not a key; it has initial, max, qps, burst"),
-    Env("FOO_CONTROLLER__HTTP__ADDRESS", "secret", "http.address (environment variable FOO_CONTROLLER__HTTP__ADDRESS): unknown key; there are addr, metrics_auth, metrics_addr, metrics_cert_dir, debug_state"),
-    Env("FOO_CONTROLLER__LOG", "info", "log (environment variable FOO_CONTROLLER__LOG): a section, not a key; it has level, format"),
-    Env("FOO_CONTROLLER__WORKRES", "4", "workres (environment variable FOO_CONTROLLER__WORKRES): unknown key; there are image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    File("resinc = '5s'", "resinc (file FILE, line 1): unknown key; valid keys: image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    File("workers = 3\n\n[backoff]\nmaximum = '5s'", "backoff.maximum (file FILE, line 4): unknown key; valid keys: initial, max, qps, burst"),
+    File(r#""a\nb" = 1"#, "a?b (file FILE, line 1): unknown key; valid keys: image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    File("[lock]\nname = 'x'", "lock (file FILE, line 1): unknown key; valid keys: image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    File("backoff = 5", "backoff (file FILE, line 1): a section, not a key; valid keys: initial, max, qps, burst"),
+    Env("FOO_CONTROLLER__HTTP__ADDRESS", "secret", "http.address (environment variable FOO_CONTROLLER__HTTP__ADDRESS): unknown key; valid keys: addr, metrics_auth, metrics_addr, metrics_cert_dir, debug_state"),
+    Env("FOO_CONTROLLER__LOG", "info", "log (environment variable FOO_CONTROLLER__LOG): a section, not a key; valid keys: level, format"),
+    Env("FOO_CONTROLLER__WORKRES", "4", "workres (environment variable FOO_CONTROLLER__WORKRES): unknown key; valid keys: image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     // Wrong types.
     File("workers = '2'", r#"workers = "2" (file FILE, line 1): must be a whole number from 1 to 1000"#),
     File("workers = 2.0", "workers = 2.0 (file FILE, line 1): must be a whole number from 1 to 1000"),
@@ -106,13 +106,13 @@ const BAD: &[Bad] = &[
     Flag("--http-addr=localhost:8080", r#"http.addr = "localhost:8080" (flag --http-addr): must be an IP address and port such as 0.0.0.0:8080, or [::]:8080 for IPv4 and IPv6"#),
     Flag("--http-addr=0.0.0.0:80800", r#"http.addr = "0.0.0.0:80800" (flag --http-addr): must be an IP address and port such as 0.0.0.0:8080, or [::]:8080 for IPv4 and IPv6"#),
     Flag("--http-metrics-addr=", r#"http.metrics_addr = "" (flag --http-metrics-addr): must be an IP address and port such as 0.0.0.0:8443, or [::]:8443 for IPv4 and IPv6"#),
-    Flag("--master=localhost:8080", r#"master = "localhost:8080" (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"#),
-    Flag("--master=https://host:port", r#"master = "https://host:port" (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"#),
-    Flag("--master=ftp://host", r#"master = "ftp://host" (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"#),
-    Flag("--master=https://admin:secret@host", "master = (hidden) (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"),
-    Flag("--master=https://host/?token=secret", "master = (hidden) (flag --master): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"),
-    Flag("--otlp-endpoint=collector:4317", r#"telemetry.endpoint = "collector:4317" (flag --otlp-endpoint): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"#),
-    Flag("--otlp-endpoint=http://me:secret@host", "telemetry.endpoint = (hidden) (flag --otlp-endpoint): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"),
+    Flag("--master=localhost:8080", r#"master = "localhost:8080" (flag --master): must be an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query"#),
+    Flag("--master=https://host:port", r#"master = "https://host:port" (flag --master): must be an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query"#),
+    Flag("--master=ftp://host", r#"master = "ftp://host" (flag --master): must be an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query"#),
+    Flag("--master=https://admin:secret@host", "master = (hidden) (flag --master): must be an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query"),
+    Flag("--master=https://host/?token=secret", "master = (hidden) (flag --master): must be an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query"),
+    Flag("--otlp-endpoint=collector:4317", r#"telemetry.endpoint = "collector:4317" (flag --otlp-endpoint): must be an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query"#),
+    Flag("--otlp-endpoint=http://me:secret@host", "telemetry.endpoint = (hidden) (flag --otlp-endpoint): must be an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query"),
     Flag("--log-level=loud", r#"log.level = "loud" (flag --log-level): must be a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"#),
     Flag("--log-level=info,kube=loud", r#"log.level = "info,kube=loud" (flag --log-level): must be a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"#),
     Flag("--log-level=", r#"log.level = "" (flag --log-level): must be a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"#),
@@ -448,7 +448,7 @@ fn shells_complete_it_and_man_shows_it() {
     }
     let fish = "source completion.fish; complete --do-complete 'foo-controller do'";
     let said = run("fish", &["--no-config"], fish);
-    assert!(said.starts_with("doctor\tLook at "), "{said}");
+    assert!(said.starts_with("doctor\tCheck "), "{said}");
     let fish = "source completion.fish; complete --do-complete 'foo-controller run --resy'";
     let said = run("fish", &["--no-config"], fish);
     assert!(said.starts_with("--resync\t"), "{said}");
@@ -456,11 +456,14 @@ fn shells_complete_it_and_man_shows_it() {
     let zsh = "autoload -U compinit && compinit -u -D; . ./completion.zsh; [ $_comps[foo-controller] = _foo-controller ]
         _describe() { print -l ${(P)4} }; _foo-controller_commands";
     let said = run("zsh", &["--no-rcs"], zsh);
-    assert!(said.contains("doctor:Look at "), "{said}");
+    assert!(said.contains("doctor:Check "), "{said}");
 
     let man = "man --warnings=w --local-file man.1";
     let page = run("env", &["MANWIDTH=100", "LC_ALL=C.UTF-8", "sh"], man);
-    for text in ["\n       doctor Look ", "\n       --lease-namespace <NAME>"] {
+    for text in [
+        "\n       doctor Check ",
+        "\n       --lease-namespace <NAME>",
+    ] {
         assert!(page.contains(text), "{text} is not in {page}");
     }
     assert!(!page.contains("(1)\n       "), "another page: {page}");
@@ -473,7 +476,7 @@ fn reload_signals_nobody_else() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         stderr(&output),
-        "error: process 1 is not this program: reload is to be run in a container of the controller\n"
+        "error: process 1 is not this program: run reload in the controller's container\n"
     );
 }
 

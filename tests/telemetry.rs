@@ -617,7 +617,7 @@ fn a_wrong_variable_is_refused() {
         (
             "OTEL_EXPORTER_OTLP_HEADERS",
             "secret",
-            "OTEL_EXPORTER_OTLP_HEADERS = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
+            "OTEL_EXPORTER_OTLP_HEADERS = (hidden) (environment variable): must be a comma-separated list of name=value, percent-encoded, valid as HTTP headers",
         ),
         (
             "OTEL_EXPORTER_OTLP_CERTIFICATE",

@@ -77,7 +77,7 @@ enum Failure {
     Configuration(#[from] Problems),
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("process 1 is not this program: reload is to be run in a container of the controller")]
+    #[error("process 1 is not this program: run reload in the controller's container")]
     NotTheController,
     #[error("the CustomResourceDefinition cannot be written as YAML: {0}")]
     Crd(#[from] serde_saphyr::ser::Error),
@@ -132,28 +132,28 @@ pub fn command(app: &'static App) -> Command {
         .version(version(app))
         .about(app.about)
         .after_help(format!(
-            "Every key can be in the file of --config, and in the environment: backoff.max is \
-             {prefix}BACKOFF__MAX. Flags go over the environment, the environment over the \
-             file, the file over the defaults. Without --config the file is what {prefix}CONFIG names.\n\nExit codes: 0 asked to stop, 1 failed, 2 bad \
-             configuration or usage.",
+            "Every key can be set in the file of --config and in the environment: backoff.max is \
+             {prefix}BACKOFF__MAX. Flags override the environment, the environment overrides the \
+             file, and the file overrides the defaults. Without --config, {prefix}CONFIG names the file.\n\nExit codes: 0 \
+             stopped on request, 1 failed, 2 invalid configuration or usage.",
             prefix = app.env_prefix()
         ))
         .args(config::args(app))
         .subcommand(
             Command::new("run")
-                .about("Run the controller; what happens, too, where no command is given"),
+                .about("Run the controller (default)"),
         )
         .subcommand(Command::new("crd").about("Print the CustomResourceDefinitions"))
         .subcommand(Command::new("reload").about(
-            "Have the controller of this container take over a changed log.level, as SIGHUP does",
+            "Make the controller in this container apply a changed log.level, as SIGHUP does",
         ))
         .subcommand(
             Command::new("config")
                 .about("Print the configuration in force as TOML, with the origin of each value"),
         )
         .subcommand(Command::new("doctor").about(
-            "Look at the cluster as the controller would, change nothing, and print a line for each check; exits with 1 \
-             where one of them is an error",
+            "Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if \
+             one is an error",
         ))
 }
 

@@ -44,7 +44,7 @@ impl Config {
     pub fn shipped(app: &'static App) -> Self {
         Settings::defaults(app)
             .check()
-            .expect("the shipped configuration keeps its own rules")
+            .expect("the default configuration satisfies its own rules")
     }
 }
 
@@ -55,7 +55,7 @@ pub fn args(app: &'static App) -> impl Iterator<Item = Arg> {
         .long("config")
         .value_name("FILE")
         .value_parser(value_parser!(PathBuf))
-        .help("Configuration file (TOML), over the defaults")
+        .help("Configuration file (TOML), overriding the defaults")
         .global(true);
     let defaults = Settings::defaults(app);
     std::iter::once(file).chain(keys(app).map(move |key| key.arg(&defaults.plain(key))))

@@ -124,10 +124,10 @@ impl fmt::Display for Rule {
             Self::Word([word]) => f.write_str(word),
             Self::Word(words) => write!(f, "one of {}", words.join(", ")),
             Self::Words(words) => {
-                write!(f, "some of {}, with commas between them", words.join(", "))
+                write!(f, "a comma-separated list of {}", words.join(", "))
             }
             Self::Address => f.write_str(
-                "http:// or https:// with a host, perhaps a port and a path, and no credentials or query",
+                "an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query",
             ),
             Self::File => f.write_str("a file in PEM format"),
             Self::Text(_, demand) | Self::Secret(_, demand) | Self::List(_, demand) => {

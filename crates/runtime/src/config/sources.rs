@@ -154,7 +154,7 @@ impl Settings {
     #[must_use]
     pub fn application<T: DeserializeOwned>(&self) -> T {
         let part = self.merged.extract();
-        part.expect("the application's type takes what its rules allow")
+        part.expect("the application's type accepts each value that its rules allow")
     }
 
     fn find(&self, name: &str) -> Option<&'static Key> {
@@ -298,9 +298,9 @@ impl Settings {
         let own = names(&format!("{path}."));
         let parent = path.rfind('.').map_or("", |dot| &path[..=dot]);
         let (what, known) = match (own.is_empty(), names(parent)) {
-            (false, _) => ("a section, not a key; it has", own),
-            (true, siblings) if siblings.is_empty() => ("unknown key; there are", names("")),
-            (true, siblings) => ("unknown key; there are", siblings),
+            (false, _) => ("a section, not a key; valid keys:", own),
+            (true, siblings) if siblings.is_empty() => ("unknown key; valid keys:", names("")),
+            (true, siblings) => ("unknown key; valid keys:", siblings),
         };
         self.problems.push(format!(
             "{} ({origin}): {what} {}",

@@ -14,38 +14,38 @@ fn each_refusal_is_one_clear_line() {
         (
             "OTEL_EXPORTER_OTLP_HEADERS",
             "authorization: Bearer s3cret",
-            " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
+            " = (hidden) (environment variable): must be a comma-separated list of name=value, percent-encoded, valid as HTTP headers",
         ),
         (
             "OTEL_EXPORTER_OTLP_HEADERS",
             "a=b\nc",
-            " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
+            " = (hidden) (environment variable): must be a comma-separated list of name=value, percent-encoded, valid as HTTP headers",
         ),
         (
             // As in a Secret whose text ends with a newline.
             "OTEL_EXPORTER_OTLP_HEADERS",
             "authorization=Bearer%20s3cret%0A",
-            " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
+            " = (hidden) (environment variable): must be a comma-separated list of name=value, percent-encoded, valid as HTTP headers",
         ),
         (
             "OTEL_EXPORTER_OTLP_LOGS_HEADERS",
             "a=b,authorization=100%",
-            " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
+            " = (hidden) (environment variable): must be a comma-separated list of name=value, percent-encoded, valid as HTTP headers",
         ),
         (
             "OTEL_EXPORTER_OTLP_LOGS_HEADERS",
             "grpc-status=0",
-            " = (hidden) (environment variable): must be name=value, percent-encoded, with commas between them, as HTTP headers can be",
+            " = (hidden) (environment variable): must be a comma-separated list of name=value, percent-encoded, valid as HTTP headers",
         ),
         (
             "OTEL_EXPORTER_OTLP_ENDPOINT",
             "http://u:p@h",
-            " = (hidden) (environment variable): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query",
+            " = (hidden) (environment variable): must be an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query",
         ),
         (
             "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",
             "ftp://h",
-            r#" = "ftp://h" (environment variable): must be http:// or https:// with a host, perhaps a port and a path, and no credentials or query"#,
+            r#" = "ftp://h" (environment variable): must be an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query"#,
         ),
     ] {
         let env = env(&[(name, value)]);
@@ -102,12 +102,12 @@ fn each_warning_is_one_clear_line() {
         (
             "OTEL_TRACES_EXPORTER",
             "console,zipkin",
-            r#" = "console,zipkin" (environment variable): "console", "zipkin" is ignored; it must be some of otlp, none, with commas between them"#,
+            r#" = "console,zipkin" (environment variable): "console", "zipkin" is ignored; it must be a comma-separated list of otlp, none"#,
         ),
         (
             "OTEL_PROPAGATORS",
             "tracecontext,baggage,b3",
-            r#" = "tracecontext,baggage,b3" (environment variable): "b3" is ignored; it must be some of tracecontext, baggage, none, with commas between them"#,
+            r#" = "tracecontext,baggage,b3" (environment variable): "b3" is ignored; it must be a comma-separated list of tracecontext, baggage, none"#,
         ),
         (
             "OTEL_TRACES_SAMPLER",
@@ -117,12 +117,12 @@ fn each_warning_is_one_clear_line() {
         (
             "OTEL_RESOURCE_ATTRIBUTES",
             "a=b,c",
-            r#" = "a=b,c" (environment variable) is ignored: it must be name=value, percent-encoded, with commas between them"#,
+            r#" = "a=b,c" (environment variable) is ignored: it must be a comma-separated list of name=value, percent-encoded"#,
         ),
         (
             "OTEL_RESOURCE_ATTRIBUTES",
             "a=b,c=100%",
-            r#" = "a=b,c=100%" (environment variable) is ignored: it must be name=value, percent-encoded, with commas between them"#,
+            r#" = "a=b,c=100%" (environment variable) is ignored: it must be a comma-separated list of name=value, percent-encoded"#,
         ),
     ] {
         let env = env(&[(name, value)]);
