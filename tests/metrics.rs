@@ -35,7 +35,7 @@ const DEADLINE: Duration = Duration::from_mins(1);
 const COMPONENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/components/prometheus");
 
 /// Section of the metrics that exist only with an export.
-const OF_THE_SDK: &str = "Telemetry, where it is exported";
+const OF_THE_SDK: &str = "Telemetry export";
 
 /// A controller with its own namespace. It is idle unless the test does something.
 struct Scene {

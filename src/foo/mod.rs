@@ -42,7 +42,7 @@ pub const ROLLOUTS: Metric = Metric {
     kind: Kind::Gauge,
     unit: "",
     labels: &["state"],
-    help: "Rollouts of Foos' Deployments by state: under_way, or queued for a place (max_rollouts).",
+    help: "Rollouts of Foos' Deployments by state: under_way, or queued because max_rollouts are under way.",
 };
 
 /// The settings of the Foo controller.
