@@ -32,7 +32,7 @@ const LONGEST_NAME: usize = 63;
 /// Allowed replicas of a Foo. The CRD has the same limits.
 const REPLICAS: RangeInclusive<i32> = 1..=10;
 
-/// The desired state of a Foo: which Deployment it has, and how many pods that Deployment runs.
+/// The desired state of a Foo: the name and the replicas of its Deployment.
 #[derive(
     CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, Hash,
 )]
@@ -46,7 +46,7 @@ const REPLICAS: RangeInclusive<i32> = 1..=10;
     namespaced,
     status = "FooStatus",
     derive = "PartialEq",
-    doc = "A Foo has one Deployment in its own namespace, which the Foo controller creates and keeps as the Foo says.",
+    doc = "A Foo has one Deployment in its namespace. The Foo controller creates it and reconciles it with the spec.",
     annotation("api-approved.kubernetes.io", "unapproved, experimental-only"),
     scale(
         spec_replicas_path = ".spec.replicas",
@@ -69,19 +69,19 @@ const REPLICAS: RangeInclusive<i32> = 1..=10;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct FooSpec {
-    /// The name of the Foo's Deployment: lower case letters, digits, '-' and '.', at most 63 characters.
+    /// Name of the Deployment: lower case letters, digits, '-' and '.', at most 63 characters.
     ///
-    /// An empty name asks for no Deployment: the Foo is then not Ready, with the reason InvalidSpec.
+    /// An empty name specifies no Deployment: the Foo is not Ready, with the reason InvalidSpec.
     #[schemars(length(max = 63))]
     #[x_kube(validation = Rule::new(
         r"self == '' || self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$')"
     ).message("must be empty or a DNS-1123 name: lower case letters, digits, '-' and '.', starting and ending with a letter or a digit"))]
     pub deployment_name: String,
 
-    /// How many pods the Deployment runs, 1 to 10.
+    /// Number of pods of the Deployment, 1 to 10.
     ///
-    /// Leave it out to leave the Deployment's replicas alone, for instance to a HorizontalPodAutoscaler. To scale the Foo itself,
-    /// set it once.
+    /// If absent, the controller does not change the Deployment's replicas, so that for example a HorizontalPodAutoscaler can.
+    /// Set it once before you scale the Foo itself.
     // Not nullable, so that the API server treats a null as absent. The scale subresource accepts no null.
     #[schemars(with = "i32", range(min = 1, max = 10))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -120,7 +120,7 @@ impl FooSpec {
     }
 }
 
-/// What the controller last saw of a Foo's Deployment. Written by the controller alone.
+/// The observed state of a Foo's Deployment. Only the controller writes it.
 // Absent fields are omitted: the API server rejects a null for the selector of the scale subresource.
 // The default gives a Foo without a status an observedGeneration. It shows kstatus (Flux, Helm) that no controller has seen the
 // Foo.
@@ -128,34 +128,34 @@ impl FooSpec {
 #[schemars(extend("default" = {}))]
 #[serde(rename_all = "camelCase")]
 pub struct FooStatus {
-    /// How many of the Deployment's pods have been Ready for at least its minReadySeconds.
+    /// Number of pods that have been Ready for at least the Deployment's minReadySeconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub available_replicas: Option<i32>,
 
-    /// The Foo's metadata.generation that this status is about; -1 until a controller has seen the Foo.
+    /// The metadata.generation of the Foo that this status describes; -1 until a controller has seen the Foo.
     #[schemars(with = "i64", extend("default" = -1))]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// How many pods the Deployment has, Ready or not; read by the scale subresource.
+    /// Number of pods of the Deployment, Ready or not. Used by the scale subresource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i32>,
 
-    /// The label selector of the Deployment's pods, as text; read by the scale subresource.
+    /// Label selector of the Deployment's pods, as text. Used by the scale subresource.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<String>,
 
-    /// The name of the Deployment that serves this Foo, which the counts and the selector are of.
+    /// Name of the Deployment that serves this Foo. The counts and the selector describe it.
     ///
-    /// After a change of spec.deploymentName this stays the old name until the new Deployment is available.
+    /// After a change of spec.deploymentName, it is the old name until the new Deployment is available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deployment_name: Option<String>,
 
-    /// Ready: the Deployment has all replicas that the Foo asks for, up to date and available.
+    /// Ready: all desired replicas of the Deployment are up to date and available.
     ///
-    /// Progressing: the Deployment is on its way there.
+    /// Progressing: the Deployment is being created, scaled, rolled out or deleted, or its rollout is queued.
     ///
-    /// Stalled: present, and True, while a person has to act before the Foo can be Ready; its reason is Ready's.
+    /// Stalled: present, and True, only while a user must act before the Foo can be Ready; its reason is that of Ready.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
