@@ -5,13 +5,13 @@ TESTS := --test integration $(if $(KUBERNETES),,--lib --bins --test architecture
 
 .PHONY: help demo test test-built e2e bench simulate mutants nightly lint audit fmt fork generate run image nix-check
 
-help: ## this list
+help: ## show this list
 	@grep -E '^[a-z0-9-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
 
 demo: ## watch a Foo live on a real API server (DEMO_CLUSTER=current: on yours)
 	tests/demo.sh
 
-test: test-built ## every check and test, except those that tests/README.md lists as left out (KUBERNETES=1.33: the tests, on an API server of that version)
+test: test-built ## run all checks and tests, except those that tests/README.md lists as left out (KUBERNETES=1.33: only the tests, on an API server of that version)
 	$(MAKE) --jobs 3 test-real $(if $(KUBERNETES),,test-units test-simulated)
 
 # Everything except the tests: the checks of the code, and the programs that the tests run.
@@ -43,16 +43,16 @@ test-simulated:
 	chrt --idle 0 $(MAKE) simulate SEEDS=1000
 	chrt --idle 0 $(MAKE) simulate EXHAUSTIVE=1 ONLY=create
 
-e2e: ## the image that Nix builds, installed by deploy/, with real pods (IMAGE=archive: that image; needs root)
+e2e: ## test the image that Nix builds, installed by deploy/, with real pods (IMAGE=archive: test that image; requires root)
 	tests/node/e2e.sh $(IMAGE)
 
-lint: $(DENY)/bin/cargo-deny ## clippy, rustdoc, and cargo-deny: licences, sources and versions of the dependencies
+lint: $(DENY)/bin/cargo-deny ## run clippy, rustdoc, and cargo-deny: licences, sources and versions of the dependencies
 	cargo clippy --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked --package operator-runtime
 	cargo fetch --locked # for cargo-deny, which also checks crates of other platforms
 	$(DENY)/bin/cargo-deny --locked --offline check bans licenses sources
 
-audit: $(DENY)/bin/cargo-deny ## the dependencies' known vulnerabilities; needs the internet
+audit: $(DENY)/bin/cargo-deny ## check the dependencies for known vulnerabilities; requires the internet
 	$(DENY)/bin/cargo-deny --locked check advisories
 
 fmt: ## format the code
@@ -61,22 +61,22 @@ fmt: ## format the code
 fork: ## rename this into your own operator: NAME=tea-controller KIND=Teapot GROUP=example.org (PLURAL=teapots SHORT=tp)
 	@$(if $(findstring command,$(origin NAME)),,unset NAME;) exec tests/tools/fork.sh # some systems set NAME to the host name
 
-generate: ## the generated files: CRD, dashboard, settings, references, completions, manual page
+generate: ## write the generated files: CRD, dashboard, settings, references, completions, manual page
 	cargo build --locked --bins --example generate
 	cargo run --locked --quiet -- crd > deploy/crd.yaml
 	cargo run --locked --quiet --example generate
 
-run: ## the controller, against the cluster of the current kubectl context
+run: ## run the controller against the cluster of the current kubectl context
 	cargo run --locked -- run --leader-election=false
 
-image: ## the image, by nix, into the cache folder, for tests
+image: ## build the image with Nix for tests, in the cache folder
 	tests/nix/image.sh
 
 nix-check: ## build and check everything in flake.nix
 	tests/nix/check.sh
 
 # `--quick` only shows that it works: a release build of the controller takes minutes.
-bench: ## side by side with controller-runtime: 25 minutes (ARGS=--quick: 2)
+bench: ## compare with controller-runtime: 25 minutes (ARGS=--quick: 2 minutes)
 	tests/require.sh
 	tests/cluster/build.sh
 	tests/collector/build.sh
@@ -85,15 +85,15 @@ bench: ## side by side with controller-runtime: 25 minutes (ARGS=--quick: 2)
 	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .
 	$(TARGET)/release/examples/bench $(ARGS)
 
-simulate: ## the operator under simulation: SEEDS=2000 FROM=1: judge many; SEED=17: print one; EXHAUSTIVE=1: a fault at each early request (ONLY=script)
+simulate: ## run the operator in simulation: SEEDS=2000 FROM=1: check many seeds; SEED=17: print one; EXHAUSTIVE=1: a fault at each early request (ONLY=script)
 	@cargo build --quiet --locked --profile bench --example simulate
 	@$(TARGET)/release/examples/simulate $(if $(EXHAUSTIVE),--exhaustive $(if $(ONLY),--only "$(ONLY)"),$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --from $(or $(FROM),1)))
 
-mutants: ## take out each protection, which the simulation has to notice: an hour (NAME='part of a name|of another': those)
+mutants: ## remove each protection, which must make the simulation fail: an hour (NAME='part of a name|of another': only those)
 	@cargo build --quiet --locked --profile bench --example simulate
 	@$(TARGET)/release/examples/simulate --mutants "$(NAME)"
 
-nightly: test-built ## what CI has no time for: all faults at all scripts, other seeds each time, mutants, an hour of churn: three to four hours
+nightly: test-built ## run the long tests: all faults at all scripts, new seeds each time, mutants, an hour of churn: three to four hours
 	$(MAKE) simulate EXHAUSTIVE=1
 	$(MAKE) simulate SEEDS=20000 FROM=$$(date +%s)
 	$(MAKE) mutants
