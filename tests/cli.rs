@@ -476,7 +476,7 @@ fn reload_signals_nobody_else() {
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         stderr(&output),
-        "error: process 1 is not this program: run reload in the controller's container\n"
+        "error: process 1 is not this program: run reload in a container of the controller\n"
     );
 }
 

@@ -77,7 +77,7 @@ enum Failure {
     Configuration(#[from] Problems),
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("process 1 is not this program: run reload in the controller's container")]
+    #[error("process 1 is not this program: run reload in a container of the controller")]
     NotTheController,
     #[error("the CustomResourceDefinition cannot be written as YAML: {0}")]
     Crd(#[from] serde_saphyr::ser::Error),
