@@ -85,9 +85,9 @@ bench: ## compare with controller-runtime: 25 minutes (ARGS=--quick: 2 minutes)
 	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .
 	$(TARGET)/release/examples/bench $(ARGS)
 
-simulate: ## run the operator in simulation: SEEDS=2000 FROM=1: check many seeds; SEED=17: print one; EXHAUSTIVE=1: a fault at each early request (ONLY=script)
+simulate: ## run the operator in simulation: SEEDS=2000 FROM=1: check many seeds; SEED=17 or CASE=name: print one; EXHAUSTIVE=1: a fault at each early request (ONLY=script)
 	@cargo build --quiet --locked --profile bench --example simulate
-	@$(TARGET)/release/examples/simulate $(if $(EXHAUSTIVE),--exhaustive $(if $(ONLY),--only "$(ONLY)"),$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --from $(or $(FROM),1)))
+	@$(TARGET)/release/examples/simulate $(if $(EXHAUSTIVE),--exhaustive $(if $(ONLY),--only "$(ONLY)"),$(if $(CASE),--report "$(CASE)",$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --from $(or $(FROM),1))))
 
 mutants: ## remove each protection, which must make the simulation fail: an hour (NAME='part of a name|of another': only those)
 	@cargo build --quiet --locked --profile bench --example simulate

@@ -42,7 +42,7 @@ const SCALE: Deed = Deed::ScaleFoo {
 };
 
 /// Delays a request until after the end of its term, but not until the kernel closes its connection.
-const LATE: Happens = Happens::RequestLate(us(2_000_000));
+const LATE: Happens = Happens::RequestLate(us(1_800_000));
 
 /// Plans, with the names of the functions that return them.
 macro_rules! by_name {
@@ -90,5 +90,6 @@ pub fn all() -> Vec<(String, Plan)> {
         objects::rejected_otherwise_and_never_answered,
         objects::reviewed_each_time,
         objects::changed_before_an_answer,
+        objects::held_by_a_webhook_that_fails_open,
     ]
 }

@@ -232,7 +232,7 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
     }
     for happens in [
         Happens::RequestLost,
-        Happens::RequestLate(seconds(2)),
+        Happens::RequestLate(Duration::from_millis(1800)),
         Happens::AnswerLost,
         Happens::AnswerLate(seconds(8)),
         Happens::Refused,
@@ -247,6 +247,7 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
             retry_after: None,
             applied: true,
         },
+        Happens::Hangs(seconds(10)),
         Happens::Html,
         Happens::CrashBefore(soon),
         Happens::CrashAt(soon),

@@ -328,6 +328,9 @@ pub enum Happens {
         retry_after: Option<u32>,
         applied: bool,
     },
+    /// An admission webhook holds the write for this time and then fails open. If the `timeout=` of the write ends first, the API
+    /// server answers 504 and writes nothing. It does not notice that the sender has closed the connection.
+    Hangs(Duration),
     /// The page of a proxy, with 200.
     Html,
     /// A watch ends after this time, sends nothing (`Silent`), sends nothing after the next bookmark (`FallsSilent`), or sends

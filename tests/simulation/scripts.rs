@@ -825,9 +825,10 @@ fn can_be(happens: &Happens, call: &Call) -> bool {
         | Happens::ResetBefore
         | Happens::ConnectHangs
         | Happens::RequestLost => true,
-        Happens::RequestLate(_) | Happens::Status { .. } | Happens::CrashAt(_) => {
-            call.arrived.is_some()
-        }
+        Happens::RequestLate(_)
+        | Happens::Hangs(_)
+        | Happens::Status { .. }
+        | Happens::CrashAt(_) => call.arrived.is_some(),
         _ => call.answered.is_some(),
     }
 }
@@ -871,6 +872,7 @@ fn faults(verb: &str) -> Vec<Happens> {
             retry_after: None,
             applied: true,
         });
+        all.push(Happens::Hangs(LATE));
         all.push(Happens::refused(404, None));
         all.push(Happens::refused(422, None));
     }

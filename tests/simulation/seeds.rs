@@ -568,7 +568,7 @@ fn happens(draw: &mut Draws, of: Calls) -> Happens {
         of.verb,
         Some("create" | "update" | "patch" | "delete" | "write")
     );
-    match draw.below(if is_watch || is_write { 15 } else { 10 }) {
+    match draw.below(if is_watch || is_write { 16 } else { 10 }) {
         0 => Happens::RequestLost,
         1 => Happens::RequestLate(late),
         2 => Happens::AnswerLost,
@@ -594,7 +594,8 @@ fn happens(draw: &mut Draws, of: Calls) -> Happens {
         },
         12 => Happens::CrashBefore(then),
         13 => Happens::CrashAt(then),
-        _ => Happens::CrashAfter(then),
+        14 => Happens::CrashAfter(then),
+        _ => Happens::Hangs(late),
     }
 }
 

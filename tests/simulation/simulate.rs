@@ -54,12 +54,19 @@ fn main() -> ExitCode {
             arguments.get_flag("twice"),
         );
     }
+    if let Some(name) = arguments.get_one::<String>("report") {
+        let Some(plan) = plan_of(name) else {
+            eprintln!("unknown case {name:?}");
+            return ExitCode::FAILURE;
+        };
+        return report(&plan, None, false);
+    }
     if let Some(parts) = arguments.get_one::<String>("mutants") {
         return exit(mutants::run(parts));
     }
     if let Some(name) = arguments.get_one::<String>("case") {
         let Some(plan) = plan_of(name) else {
-            eprintln!("there is no case {name:?}");
+            eprintln!("unknown case {name:?}");
             return ExitCode::FAILURE;
         };
         let found = examine(&plan).0;
@@ -117,7 +124,7 @@ fn main() -> ExitCode {
         }
     }
     if cases == 0 {
-        eprintln!("nothing was judged: there is no case of this name");
+        eprintln!("no case matches --only");
     }
     if !wrong.is_empty() && !first {
         let plans = wrong.iter().filter_map(|name| Some((name, plan_of(name)?)));
@@ -128,7 +135,10 @@ fn main() -> ExitCode {
         }
         // The cases of all parts.
         let names = wrong.join(", ");
-        println!("{} of {cases} violate something: {names}", wrong.len());
+        println!(
+            "{} of {cases} cases violate an invariant: {names}",
+            wrong.len()
+        );
     }
     exit(cases > 0 && wrong.is_empty())
 }
@@ -200,6 +210,12 @@ fn arguments() -> Command {
     Command::new("simulate")
         .about("Runs the whole operator under simulation, and judges what it did")
         .arg(number("seed", "Report the run of this seed, and nothing else"))
+        .arg(
+            Arg::new("report")
+                .long("report")
+                .value_name("NAME")
+                .help("Report the run of one case by name, as of a seed"),
+        )
         .arg(number("without", "Leave these of its steps out").value_delimiter(',').requires("seed"))
         .arg(
             Arg::new("shrink")
@@ -218,12 +234,12 @@ fn arguments() -> Command {
                 .help("Take out each protection whose name contains this, or one of these (`|` between), and see that it is found"),
         )
         .arg(flag("first", "End with the first violation"))
-        .arg(flag("tell", "Say on standard error which case begins, and which ends"))
+        .arg(flag("tell", "Log the start and end of each case to standard error"))
         .arg(
             Arg::new("case")
                 .long("case")
                 .value_name("NAME")
-                .help("Judge this case alone, whatever without a fault the calls are that it is about"),
+                .help("Judge one case by name, without running its script first"),
         )
         .arg(
             Arg::new("only")

@@ -82,7 +82,8 @@ impl Call {
     pub fn is_spoilt(&self) -> bool {
         let fault = self.fault.as_deref().unwrap_or_default();
         // The replica still reads a response that is late or precedes its crash, unless it has given up.
-        let reads = ["RequestLate", "AnswerLate", "CrashAfter"].map(|kind| fault.starts_with(kind));
+        let reads = ["RequestLate", "AnswerLate", "CrashAfter", "Hangs"]
+            .map(|kind| fault.starts_with(kind));
         let given_up = self.over.unwrap_or(Time::MAX);
         let comes = self.answered.is_some_and(|(at, _)| at <= given_up);
         self.felt && !(comes && reads.contains(&true))

@@ -27,24 +27,35 @@ pub fn stopped_amid_a_write() -> Plan {
     }
 }
 
-/// A write is cancelled at the end of its term. It is still in flight when its sender, which is stopped then, could release the
-/// Lease. The sender must wait until the write can no longer land.
+/// A webhook holds a write for longer than the drain of its sender, which is stopped, may take. The write is still in flight when
+/// the sender could release the Lease. The sender must not release it before the write can no longer land. The next leader has
+/// nothing to write, so the Deployment still has the version that the write is based on.
 pub fn given_up_and_on_its_way() -> Plan {
-    let mut leases = Calls::of("write", "leases");
-    leases.replica = Some(1);
-    let no_renewal = Fault::each(leases, Happens::ResetBefore);
-    let late = Fault::each(Calls::of("patch", "deployments"), LATE);
+    let held = Fault::each(
+        Calls::of("patch", "deployments"),
+        Happens::Hangs(us(30_000_000)),
+    );
+    let back = Deed::ScaleFoo {
+        foo: 0,
+        replicas: Some(1),
+    };
+    let plan = Plan::calm(1, 2, 1, us(260_000_000));
     Plan {
+        settings: Settings {
+            lease_duration: Duration::from_secs(60),
+            renew_deadline: Duration::from_secs(40),
+            ..plan.settings
+        },
         steps: vec![
-            step(12_000, user(CREATE)),
-            step(20_000, What::Fault(no_renewal, us(8_700_000))),
-            step(28_400, What::Fault(late, us(2_000_000))),
-            step(28_450, user(SCALE)),
-            step(29_250, What::Action(Action::Stop { replica: 1 })),
-            step(40_000, What::Heal),
+            step(70_000, user(CREATE)),
+            step(80_000, What::Fault(held, us(2_000_000))),
+            step(80_050, user(SCALE)),
+            step(81_000, What::Action(Action::Stop { replica: 1 })),
+            step(95_000, user(back)),
+            step(120_000, What::Heal),
         ],
-        rest: us(100_000_000),
-        ..Plan::calm(1, 2, 1, us(160_000_000))
+        rest: us(200_000_000),
+        ..plan
     }
 }
 

@@ -454,7 +454,7 @@ pub fn taken_away_during_the_deletion() -> Plan {
         verb: Some("delete"),
         ..Calls::default()
     };
-    let deletions = Fault::each(of, Happens::RequestLate(us(2_000_000)));
+    let deletions = Fault::each(of, Happens::RequestLate(us(1_800_000)));
     Plan {
         steps: vec![
             step(9_000, create(0, 0)),
@@ -499,5 +499,24 @@ pub fn another_one_serves() -> Plan {
         ],
         rest: us(75_000_000),
         ..Plan::calm(1764, 1, 1, us(100_000_000))
+    }
+}
+
+/// A webhook with the default timeout of 10 s never answers, and fails open. Each write of a Deployment must have the time for it.
+pub fn held_by_a_webhook_that_fails_open() -> Plan {
+    let held = |verb| {
+        let webhook = Happens::Hangs(us(10_000_000));
+        let fault = Fault::each(Calls::of(verb, "deployments"), webhook);
+        step(20_000, What::Fault(fault, us(140_000_000)))
+    };
+    Plan {
+        steps: vec![
+            held("create"),
+            held("patch"),
+            step(21_000, user(CREATE)),
+            step(60_000, user(SCALE)),
+        ],
+        rest: us(100_000_000),
+        ..Plan::calm(1, 2, 1, us(160_000_000))
     }
 }

@@ -33,6 +33,8 @@ pub struct Arriving {
     call: usize,
     server: usize,
     happens: Option<Happens>,
+    /// Whether a webhook has held it.
+    held: bool,
 }
 
 /// An open watch.
@@ -207,6 +209,7 @@ impl World {
             call: number,
             server,
             happens,
+            held: false,
         };
         let count = self.number();
         self.arrivals.insert((sent_at + way, count), arriving);
@@ -227,17 +230,28 @@ impl World {
         self.tell(self.served);
     }
 
-    pub(super) fn arrives(&mut self, time: Time, arriving: Arriving) {
+    pub(super) fn arrives(&mut self, time: Time, mut arriving: Arriving) {
         let number = arriving.server;
         if self.servers[number].paused {
             self.servers[number].waiting.push(arriving);
             return;
         }
         let (who, call) = (arriving.who, arriving.call);
-        self.trace.calls[call].arrived = Some(time);
+        self.trace.calls[call].arrived.get_or_insert(time);
         if self.servers[number].server.is_none() {
             let reset = vec![Piece::Broken(ErrorKind::ConnectionReset)];
             self.put(who, arriving.sent.id, time + SHORTEST, reset);
+            return;
+        }
+        let limit = limit(&arriving.sent.path);
+        if let Some(Happens::Hangs(by)) = arriving.happens
+            && !arriving.held
+        {
+            self.trace.calls[call].felt = true;
+            arriving.held = true;
+            let count = self.number();
+            self.arrivals
+                .insert((time + by.min(limit), count), arriving);
             return;
         }
         let is_felt = matches!(
@@ -256,6 +270,7 @@ impl World {
                 }
                 status(code, retry_after)
             }
+            Some(Happens::Hangs(by)) if by >= limit => timed_out(),
             _ => self.carry_out(time, &arriving),
         };
         if let Some(Happens::CrashAt(then)) = arriving.happens {
@@ -666,6 +681,35 @@ fn html() -> Whole {
 }
 
 /// Returns an error response of an API server, or of a proxy in front of it.
+/// Returns the `timeout=` of a request. The API server's `--request-timeout` is one minute.
+fn limit(path: &str) -> Duration {
+    let query = path.split_once('?').map_or("", |(_, query)| query);
+    let mut parameters = query.split('&');
+    let given = parameters.find_map(|parameter| parameter.strip_prefix("timeout="));
+    let milliseconds = given.and_then(|given| given.strip_suffix("ms")?.parse().ok());
+    milliseconds.map_or(Duration::from_mins(1), Duration::from_millis)
+}
+
+/// Returns the response to a write whose admission outlasts its `timeout=`.
+fn timed_out() -> Answer {
+    let Answer::Whole {
+        code,
+        headers,
+        mut body,
+    } = status(504, None)
+    else {
+        unreachable!("a status is a whole response");
+    };
+    body["message"] =
+        "Timeout: request did not complete within requested timeout - context deadline exceeded"
+            .into();
+    Answer::Whole {
+        code,
+        headers,
+        body,
+    }
+}
+
 fn status(code: u16, retry_after: Option<u32>) -> Answer {
     let mut headers = vec![("Content-Type", "application/json".to_owned())];
     if let Some(seconds) = retry_after {
