@@ -135,7 +135,8 @@ impl<P: Primary> Builder<P> {
                 .into_iter()
                 .chain(watched)
                 .all(|kind| (kind.group, kind.plural) != (group, plural)),
-            "{plural} of the group {group:?} are watched already: a kind is reconciled, owned or read, and that once"
+            "{plural} of the group {group:?} are already watched: declare each resource type once, as reconciled, owned or \
+             watched"
         );
         let store = Arc::new(Store::new(&self.namespaces));
         self.dependents.push(Box::new(Watched {
@@ -224,7 +225,7 @@ fn assert_fenced<V: Cached>() {
     let path = Object::<V>::url_path(&(), Some("n"));
     assert!(
         !fence::is_exempt(&path),
-        "{} cannot be written: the fence lets them through, whoever leads",
+        "{} cannot be reconciled or owned: the fence does not reject writes to them",
         V::KIND.plural
     );
 }
@@ -388,7 +389,7 @@ fn asks_for_the_same<P: Primary>(change: &Change<P>) -> bool {
 fn is_progress<V: Cached>(key: &Key, old: &V, new: &V) -> bool {
     let method = "Cached::is_progress";
     catch(&V::KIND, method, || V::is_progress(old, new)).unwrap_or_else(|panicked| {
-        warn!(object = %key, "{panicked}; it counts as no progress");
+        warn!(object = %key, "{panicked}; treating the change as no rollout progress");
         false
     })
 }

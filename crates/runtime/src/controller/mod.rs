@@ -288,10 +288,10 @@ impl<R: Reconciler> Controller<R> {
         let kinds = informers.iter().map(|informer| informer.kind().kind);
         metrics::observe_stores(metrics, kinds.zip(counters.clone()).collect());
         let mut tasks = Tasks::new();
-        tasks.spawn(write_events.map(|()| "the writer of events".into()));
+        tasks.spawn(write_events.map(|()| "the event writer".into()));
         scopes.observe(metrics);
         let supervise = Arc::clone(&scopes).supervise();
-        tasks.spawn(supervise.map(|()| "the supervision of scopes".into()));
+        tasks.spawn(supervise.map(|()| "the supervision of namespaces".into()));
         let kinds = informers.iter().count();
         let fit = descriptors::Fit::new(host.descriptors, namespaces.len(), kinds);
         if let Some(shortage) = fit.shortage(&namespaces) {
@@ -301,12 +301,12 @@ impl<R: Reconciler> Controller<R> {
             if scope >= fit.served {
                 let status = scopes.informer(scope, 0);
                 let place = Place(namespace.as_deref());
-                let text = format!("no file descriptors are left to watch {place}");
+                let text = format!("too few file descriptors to watch {place}");
                 status.fails(Reason::Failing, text);
                 continue;
             }
             let check = Arc::clone(&scopes).check_rights(scope, client.clone());
-            tasks.spawn(check.map(|()| "the check of rights".into()));
+            tasks.spawn(check.map(|()| "the permission check".into()));
             let place = namespace.as_ref().map(|name| format!("/{name}"));
             let place = place.unwrap_or_default();
             for (number, informer) in informers.iter().enumerate() {
@@ -397,9 +397,9 @@ impl<R: Reconciler> Controller<R> {
                 id = gained(&mut term) => id,
             };
             match self.lead(id, &mut term, &mut stop).await {
-                Ended::Lost => info!("the term is over: standing by with warm caches"),
+                Ended::Lost => info!("term ended: standing by with warm caches"),
                 Ended::Unable => {
-                    warn!("nothing can be served here: letting somebody else lead");
+                    warn!("no namespace can be served: giving up leadership");
                     self.ability.send_replace(Ability::Nothing);
                     tokio::select! {
                         biased;
@@ -489,7 +489,7 @@ impl<R: Reconciler> Controller<R> {
                         };
                         if begun > 0 {
                             let namespace = scopes.namespace(scope);
-                            info!(namespace, "started workers for another namespace");
+                            info!(namespace, "namespace in sync: reconciling its objects");
                         }
                         let is_in_scope = |key: &Key| scopes.covers(scope, key);
                         resync::first(&agenda, objects, is_in_scope, is_up_to_date).await;
@@ -522,7 +522,7 @@ impl<R: Reconciler> Controller<R> {
         {
             warn!(
                 running = queue.stats().processing,
-                "work is still running: cut off"
+                "shutdown timeout exceeded: aborting running reconciles"
             );
         }
         work.shutdown().await;
@@ -534,8 +534,12 @@ impl<R: Reconciler> Controller<R> {
 /// Returns a message if a reconcile has made no progress for longer than [`STANDSTILL`].
 fn stuck(queue: &Queue<Key>, host: &Host) -> Option<String> {
     let longest = queue.stats().longest_standstill;
-    (longest > STANDSTILL)
-        .then(|| format!("a reconcile has stood still since {}", ago(host, longest)))
+    (longest > STANDSTILL).then(|| {
+        format!(
+            "a reconcile has made no progress since {}",
+            ago(host, longest)
+        )
+    })
 }
 
 /// Returns the scopes that are watched independently: each namespace, or `None` for the cluster.
@@ -674,9 +678,9 @@ fn finish_item(
                 // A watch that merely lags would have caught up within these attempts.
                 let stuck = retry == Retry::Conflict && attempt > CONFLICTS;
                 if (stuck || !retry.is_quiet()) && log.should_log(&error) {
-                    warn!(%object, reason = error.reason(), attempt, ?delay, "{error}; trying again");
+                    warn!(%object, reason = error.reason(), attempt, ?delay, "{error}; retrying");
                 } else {
-                    debug!(%object, attempt, ?delay, "{error}; trying again");
+                    debug!(%object, attempt, ?delay, "{error}; retrying");
                 }
             }
         },

@@ -59,7 +59,7 @@ pub(crate) async fn first<P: Primary>(
 fn is_unobserved<P: Primary>(key: &Key, object: &P) -> bool {
     let observed = catch(&P::KIND, "Primary::is_observed", || object.is_observed());
     !observed.unwrap_or_else(|panicked| {
-        warn!(object = %key, "{panicked}; it comes with those that are observed");
+        warn!(object = %key, "{panicked}; treating the object as observed");
         true
     })
 }

@@ -768,7 +768,7 @@ async fn liveness_names_what_is_stuck() {
     );
 }
 
-const STUCK: &str = "workers: a reconcile has stood still";
+const STUCK: &str = "workers: a reconcile has made no progress";
 
 /// Sends [`REQUESTS`] creates or live reads, ignores the responses, and never returns.
 struct Busy {
