@@ -120,7 +120,7 @@ impl Candidate {
     }
 
     pub(super) fn deposed(&mut self, holder: &str) {
-        self.trouble = "the lease changed hands meanwhile".into();
+        self.trouble = "another replica acquired the lease".into();
         self.standing_by(holder);
     }
 
@@ -153,7 +153,7 @@ impl Candidate {
                 let lease = &self.lease;
                 info!(
                     lease,
-                    "nobody has held the lease yet, unless it was deleted or edited just now: waiting for {wait:.0?}"
+                    "lease has no holder: waiting {wait:.0?} for a previous leader to stop"
                 );
             }
         }
@@ -182,7 +182,7 @@ impl Candidate {
             let lasted = format_duration(lasted);
             warn!(
                 lease = self.lease,
-                "cannot acquire or renew the lease, for {lasted} by now: {trouble}"
+                "cannot acquire or renew the lease for {lasted}: {trouble}"
             );
         } else {
             debug!(
@@ -212,7 +212,7 @@ impl Candidate {
             warn!(
                 lease = self.lease,
                 holder = %self.identity,
-                "not releasing the lease, a write may still be on its way: it expires by itself"
+                "lease not released: a write may still be in flight; the lease will expire"
             );
             return;
         }

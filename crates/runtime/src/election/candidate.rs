@@ -177,7 +177,10 @@ impl Candidate {
         let mut event = Event::Able(*ability.borrow_and_update());
         loop {
             // The longest turn is an attempt and the assertion of the fencing record.
-            heartbeat.beat("taking its turn", (self.call * 2).max(CLOCK_INTERVAL));
+            heartbeat.beat(
+                "running the election loop",
+                (self.call * 2).max(CLOCK_INTERVAL),
+            );
             let (watched, tried) = (
                 self.elector.watching(),
                 matches!(event, Event::Tried { .. }),
@@ -279,9 +282,9 @@ impl Candidate {
         {
             if !stopping {
                 let why = match &held {
-                    Some(_) => "deleted or taken meanwhile, and acquired again",
+                    Some(_) => "deleted or taken by another replica, and acquired again",
                     None if self.elector.ability() == Ability::Nothing => {
-                        "this replica cannot work"
+                        "no namespace can be served"
                     }
                     None if self.trouble.is_empty() => "not renewed in time",
                     None => &self.trouble,
@@ -335,7 +338,7 @@ impl Candidate {
             Err(failure) => {
                 let cause = match failure {
                     Failure::Failed(error) => cause::of_request(&error),
-                    Failure::Ended => "the watch ends at once".to_owned(),
+                    Failure::Ended => "the watch ended too early".to_owned(),
                 };
                 let (lease, period) = (&self.lease, self.retry_period);
                 if self.watch_failures.is_new(&cause) {

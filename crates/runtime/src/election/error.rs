@@ -17,8 +17,8 @@ pub enum Error {
     Namespace(String),
     /// Another process runs under this identity, or the check for one failed.
     #[error(
-        "this is not to be the only process that runs for leader as {0}, or that cannot be found out: {1}; \
-         give each process of a pod a Lease of its own (leader_election.lease_name)"
+        "another process uses the election identity {0}, or the check for one failed ({1}): set a different \
+         leader_election.lease_name for each process of a pod"
     )]
     Claimed(String, #[source] std::io::Error),
 }

@@ -58,15 +58,13 @@ const DATES: [&str; 2] = ["acquireTime", "renewTime"];
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A write of the Lease without a read since the last write, or after the read of a restored copy.
-    #[error("a Lease write without a read before it that still counts")]
+    #[error("Lease write without a preceding read")]
     WriteWithoutRead,
     /// The response is older than the version that the watch delivered during the request.
-    #[error("the watch has told of a newer version meanwhile")]
+    #[error("response is older than the watch")]
     Overtaken,
     /// The API server treated the write as unchanged, so no other replica sees it.
-    #[error(
-        "the write left the Lease as it was (resourceVersion {0}), or is answered with an older one"
-    )]
+    #[error("the write did not change the Lease (resourceVersion {0}), or the response is older")]
     Unchanged(String),
     /// The body of the write is not in memory. kube sends no such write.
     #[error("a Lease write with a streamed body")]

@@ -235,7 +235,7 @@ async fn a_loop_that_is_stuck_fails_liveness() {
     let _ = timeout(Duration::from_mins(1), health.watch()).await;
     let failing = health.failing(Probe::Live).concat();
     assert!(
-        failing.starts_with("leader-election: taking its turn since "),
+        failing.starts_with("leader-election: running the election loop since "),
         "{failing}"
     );
     assert!(timeout(LEASE, &mut running).await.is_err());

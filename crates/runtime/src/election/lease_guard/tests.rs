@@ -134,7 +134,7 @@ async fn h3_a_read_serves_one_write() {
             .await
             .unwrap_err()
             .to_string()
-            .contains("without a read")
+            .contains("without a preceding read")
     );
     leases.get("l").await.unwrap();
     patch(&leases, "a").await.unwrap();
@@ -143,7 +143,7 @@ async fn h3_a_read_serves_one_write() {
             .await
             .unwrap_err()
             .to_string()
-            .contains("without a read")
+            .contains("without a preceding read")
     );
     assert_eq!(api.holder(), "a");
 }
@@ -431,7 +431,7 @@ async fn h11_a_write_that_changes_nothing_is_a_failure() {
             .await
             .unwrap_err()
             .to_string()
-            .contains("as it was")
+            .contains("did not change the Lease")
     );
 }
 
