@@ -350,7 +350,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
             }
             if next == params.continue_token {
                 return Err(Error::Service(
-                    "a page of the list names itself as the next".into(),
+                    "a list page repeats its continue token".into(),
                 ));
             }
             params.continue_token = next;
@@ -424,7 +424,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
 fn number(version: &str) -> kube::Result<u64> {
     let number = version.parse().ok().filter(|number| *number > 0);
     number.ok_or_else(|| {
-        Error::Service(format!("the list is at the version {version:?}, which is none").into())
+        Error::Service(format!("the list has an invalid resourceVersion {version:?}").into())
     })
 }
 
@@ -507,14 +507,16 @@ impl Outage {
     fn has_no_end(&self) {
         let (place, plural) = (Place(self.namespace.as_deref()), self.kind.plural);
         warn!(
-            "the list of {plural} in {place} comes as a stream that does not end, as behind a proxy that lets no bookmarks through: \
-             listing in pages from now on"
+            "streamed list of {plural} in {place} did not end (does a proxy drop bookmarks?): listing in pages from now on"
         );
     }
 
     fn ends_at_once(&mut self) {
         let place = Place(self.namespace.as_deref());
-        let text = format!("the watch of {} in {place} ends at once", self.kind.plural);
+        let text = format!(
+            "the watch of {} in {place} ended too early",
+            self.kind.plural
+        );
         self.status.fails(Reason::Failing, text);
         self.failing = true;
     }
@@ -571,20 +573,19 @@ fn explain(error: &Error, app: &App, kind: &Kind, namespace: Option<&str>) -> St
             kind.group, app.name
         ),
         Some(403) => format!(
-            "not allowed to list and watch {plural} in {place}: apply the ClusterRole in deploy/base and its binding; \
-             trying again"
+            "not allowed to list and watch {plural} in {place}: apply the ClusterRole in deploy/base and its binding; retrying"
         ),
-        Some(401) => "the API server does not accept the credentials: check the kubeconfig or the service account's \
-                      token; trying again"
+        Some(401) => "the API server does not accept the credentials: check the kubeconfig or the service account's token; \
+                      retrying"
             .to_owned(),
         // kube's code for data that is neither an event nor an error.
-        Some(0) => format!("cannot watch {plural} in {place}: what came is no watch event; trying again"),
+        Some(0) => format!("cannot watch {plural} in {place}: invalid watch event; retrying"),
         Some(410) => format!("the watch of {plural} fell too far behind: listing again"),
         Some(code) => format!(
-            "cannot watch {plural} in {place}: the API server answers {code} ({}); trying again",
+            "cannot watch {plural} in {place}: the API server returned {code} ({}); retrying",
             root_cause(error)
         ),
-        _ => format!("cannot watch {plural} in {place}: {}; trying again", root_cause(error)),
+        _ => format!("cannot watch {plural} in {place}: {}; retrying", root_cause(error)),
     }
 }
 

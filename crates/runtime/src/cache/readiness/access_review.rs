@@ -105,7 +105,7 @@ pub(super) async fn review(
                 }));
             }
             Err(why) => {
-                debug!(namespace, "cannot ask for rights: {why}");
+                debug!(namespace, "cannot review permissions: {why}");
                 return None;
             }
         }

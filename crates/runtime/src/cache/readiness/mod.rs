@@ -329,7 +329,7 @@ impl Scopes {
             match &rights {
                 Rights::Missing(Problem { text, .. }) => {
                     if let Some(lasting) = scope.lacking.is_due(text) {
-                        warn!(namespace = scope.namespace, "{text}; trying again{lasting}");
+                        warn!(namespace = scope.namespace, "{text}; retrying{lasting}");
                     }
                 }
                 _ if is_back => {
@@ -337,7 +337,7 @@ impl Scopes {
                     self.regained.send_modify(|all| all[number] += 1);
                     info!(
                         namespace = scope.namespace,
-                        "has the rights that were missing, or may have: trying again what was refused"
+                        "permissions restored: retrying rejected writes"
                     );
                 }
                 _ => scope.lacking.clear(),

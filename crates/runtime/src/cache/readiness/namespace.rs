@@ -196,7 +196,7 @@ impl Scope {
         let unsynced = unsynced.filter(|(_, informer)| !informer.synced);
         let unsynced: Vec<_> = unsynced.map(|(kind, _)| kind.plural).collect();
         let what = if unsynced.is_empty() {
-            "rights".to_owned()
+            "permissions".to_owned()
         } else {
             unsynced.join(", ")
         };
@@ -231,7 +231,7 @@ impl Scope {
         self.served = false;
         warn!(
             namespace = self.namespace,
-            "{kind}s have not been served for {grace:?}: {}", problem.text
+            "no longer serving {kind}s: {}", problem.text
         );
         None
     }
