@@ -140,7 +140,7 @@ fn in_cluster(host: &Host, folder: &Path) -> Result<KubeConfig, Error> {
     let address = format!("https://{name}:{}", variable("KUBERNETES_SERVICE_PORT")?);
     let address = address.parse().map_err(|_| {
         Error::InCluster(format!(
-            "KUBERNETES_SERVICE_HOST and _PORT make no address: {address}"
+            "KUBERNETES_SERVICE_HOST and _PORT are not a valid address: {address}"
         ))
     })?;
     let mut kube = KubeConfig::new(address);

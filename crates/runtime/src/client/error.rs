@@ -15,14 +15,12 @@ pub enum Error {
     },
     /// Not in a pod, `$KUBECONFIG` is not set, and `~/.kube/config` cannot be used.
     #[error(
-        "no cluster: not in a pod, $KUBECONFIG is not set, and ~/.kube/config cannot be read ({0}); \
-         name one by --kubeconfig or --master"
+        "no cluster: not in a pod, $KUBECONFIG is not set, and ~/.kube/config cannot be read ({0}); specify one with \
+         --kubeconfig or --master"
     )]
     NoCluster(kubeconfig::Error),
     /// The kubeconfig specifies a proxy. A proxy may forward a write after the end of the term, when another replica may lead.
-    #[error(
-        "the kubeconfig names the proxy {0} (proxy-url): the API server is to be reached without one"
-    )]
+    #[error("the kubeconfig specifies the proxy {0} (proxy-url): proxies are not supported")]
     Proxy(http::Uri),
     /// The service account of this pod cannot be used.
     #[error("in-cluster configuration: {0}")]
@@ -34,6 +32,6 @@ pub enum Error {
     #[error(transparent)]
     Exec(#[from] exec::Error),
     /// kube cannot create a client from the other credentials.
-    #[error("no client can be made from this configuration of the cluster: {0}")]
+    #[error("cannot create a client from the cluster configuration: {0}")]
     Client(#[from] kube::Error),
 }

@@ -159,7 +159,7 @@ impl Exec {
                 info!("exec plugin {}: works again", self.name());
             }
             Err(error) if state.trouble.is_new(&error.why) => {
-                warn!("{error}; using the credentials of before");
+                warn!("{error}; using the previous credentials");
             }
             _ => {}
         }
@@ -183,7 +183,7 @@ impl Exec {
     async fn refresh(&self) -> Result<(), Error> {
         let status = match timeout(RUN, self.run()).await {
             Ok(status) => status,
-            Err(_) => Err(format!("not done after {RUN:?}")),
+            Err(_) => Err(format!("not finished after {RUN:?}")),
         };
         status
             .and_then(|status| self.take(status))
@@ -216,7 +216,7 @@ impl Exec {
             Some(text) => {
                 let expires: Timestamp = text
                     .parse()
-                    .map_err(|_| format!("expirationTimestamp {text:?} is no time"))?;
+                    .map_err(|_| format!("expirationTimestamp {text:?} is not a timestamp"))?;
                 let left = expires.duration_since(self.host.now());
                 Some(Duration::try_from(left).unwrap_or_default())
             }
@@ -249,7 +249,9 @@ impl Exec {
         let interactive = match config.interactive_mode {
             Some(ExecInteractiveMode::Never) => false,
             Some(ExecInteractiveMode::Always) if !is_terminal => {
-                return Err("interactiveMode is Always, and standard input is no terminal".into());
+                return Err(
+                    "interactiveMode is Always, and standard input is not a terminal".into(),
+                );
             }
             _ => is_terminal,
         };
@@ -297,9 +299,7 @@ impl Exec {
         let status = child.wait().await.map_err(|error| error.to_string())?;
         group.0 = None;
         if !status.success() {
-            return Err(format!(
-                "it failed ({status}), for the cause that it printed"
-            ));
+            return Err(format!("it failed ({status}); see its output"));
         }
         // The error omits the output, which may contain a secret.
         let credential: Credential = serde_saphyr::from_slice(&printed)
@@ -426,7 +426,7 @@ mod tests {
         let (error, ()) = tokio::join!(start(&folder, script, 100), started);
         resume();
         let error = error.err().unwrap().to_string();
-        assert_eq!(error, "exec plugin sh: not done after 60s");
+        assert_eq!(error, "exec plugin sh: not finished after 60s");
         // A killed process remains a zombie until its new parent reaps it.
         let id = std::fs::read_to_string(child).unwrap();
         let stat = format!("/proc/{}/stat", id.trim());

@@ -336,7 +336,9 @@ fn impersonation(user: &AuthInfo) -> Result<Vec<(http::HeaderName, http::HeaderV
         Some((name, http::HeaderValue::try_from(value).ok()?))
     };
     let headers: Option<Vec<_>> = uid.chain(extra).map(header).collect();
-    headers.ok_or_else(|| invalid("as-uid or as-user-extra has a value that no header can have"))
+    headers.ok_or_else(|| {
+        invalid("as-uid or as-user-extra has a value that is not valid in an HTTP header")
+    })
 }
 
 #[cfg(test)]

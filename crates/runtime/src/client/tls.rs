@@ -41,7 +41,7 @@ const PERIOD: Duration = Duration::from_mins(1);
 
 /// Fix for an unsupported key or signature, for error messages.
 const SUPPORTED: &str = "supported are RSA of 2048 bits and more, ECDSA with P-256 or P-384 and SHA-256 or SHA-384, and \
-                         Ed25519: have it issued again as one of these";
+                         Ed25519: reissue it as one of these";
 
 /// Error of a certificate or key.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -88,7 +88,7 @@ pub(super) fn connector<C>(
         .with_tls_config(tls)
         .https_or_http();
     if let Some(name) = &kube.tls_server_name {
-        let invalid = || Error::new(format!("tls-server-name {name:?} is no host name"));
+        let invalid = || Error::new(format!("tls-server-name {name:?} is not a host name"));
         let name = ServerName::try_from(name.clone()).map_err(|_| invalid())?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
@@ -123,8 +123,8 @@ impl Roots {
         }
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider());
         let verifier = verifier.build();
-        let verifier = verifier
-            .map_err(|_| Error::new("there is no certificate in the CA bundle that can be read"))?;
+        let verifier =
+            verifier.map_err(|_| Error::new("the CA bundle contains no readable certificate"))?;
         Ok(Self { all, verifier })
     }
 
@@ -157,7 +157,7 @@ impl Verifier {
             (None, None) => {
                 let system = rustls_native_certs::load_native_certs();
                 Roots::new(system.certs).map_err(|_| {
-                    Error::new("no certificate authority is configured, and the system has none: name one by certificate-authority")
+                    Error::new("no certificate authority is configured, and the system has none: set certificate-authority")
                 })?
             }
         };
@@ -180,7 +180,7 @@ impl Verifier {
                 }
                 Err(error) if trouble.is_new(&error.0) => {
                     warn!(
-                        "cannot read the CA bundle {}: {error}; using the last one",
+                        "cannot read the CA bundle {}: {error}; using the previous one",
                         file.display()
                     );
                 }
@@ -267,15 +267,11 @@ fn explained(error: rustls::Error) -> rustls::Error {
     let text = match cause {
         E::UnsupportedSignatureAlgorithmContext { .. }
         | E::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
-            format!(
-                "it, or one that it is issued by, is signed in a way that is not supported; {SUPPORTED}"
-            )
+            format!("it or one of its issuers has an unsupported signature algorithm; {SUPPORTED}")
         }
-        E::UnknownIssuer => {
-            "it was issued by none of the certificate authorities that are configured".to_owned()
-        }
+        E::UnknownIssuer => "it was not issued by a configured certificate authority".to_owned(),
         _ if is_ca_as_end_entity(&error) => {
-            "it is one of a certificate authority, and not itself in the CA bundle".to_owned()
+            "it is a CA certificate that is not in the CA bundle".to_owned()
         }
         _ => return error,
     };
@@ -330,7 +326,7 @@ impl Identity {
             (Some(certificate), Some(key)) => Some(certified_key(&certificate, &key)?),
             (Some(_), None) => {
                 return Err(Error::new(
-                    "there is a client certificate, and no client-key",
+                    "there is a client certificate, but no client-key",
                 ));
             }
             (None, _) => None,
@@ -385,7 +381,7 @@ impl Identity {
                 }
                 Err(error) if self.state.lock().trouble.is_new(&error.0) => {
                     warn!(
-                        "cannot read the client certificate {}: {error}; using the last one",
+                        "cannot read the client certificate {}: {error}; using the previous one",
                         certificate.display()
                     );
                 }
@@ -428,7 +424,7 @@ pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<Arc<Certif
     }
     if String::from_utf8_lossy(key).contains("ENCRYPTED") {
         return Err(Error::new(
-            "the client key is encrypted: write it without a passphrase, as by `openssl pkey -in KEY -out NEW`",
+            "the client key is encrypted: write it without a passphrase, for example with `openssl pkey -in KEY -out NEW`",
         ));
     }
     let key = PrivateKeyDer::from_pem_slice(key)
@@ -436,13 +432,13 @@ pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<Arc<Certif
     let key = provider().key_provider.load_private_key(key);
     let key = key.map_err(|_| {
         Error::new(format!(
-            "the client key is of a kind that is not supported; {SUPPORTED}"
+            "the type of the client key is not supported; {SUPPORTED}"
         ))
     })?;
     let certified = CertifiedKey::new(chain, key);
     match certified.keys_match() {
         Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) => Err(
-            Error::new("the client key is not that of the client certificate"),
+            Error::new("the client key does not match the client certificate"),
         ),
         _ => Ok(Arc::new(certified)),
     }

@@ -93,7 +93,7 @@ impl TokenFile {
                 Err(error) => {
                     if let Some(lasting) = last.trouble.is_due(&error.to_string()) {
                         warn!(
-                            "cannot read the token file {path}: {error}; going on with the token of before{lasting}"
+                            "cannot read the token file {path}: {error}; using the previous token{lasting}"
                         );
                     }
                 }

@@ -176,7 +176,7 @@ impl FenceLayer {
         term.report_rejection();
         let mut rejections = self.rejections.lock();
         let Some(earlier) = rejections.as_mut().filter(|r| r.term == term.id()) else {
-            info!("the fencing policy rejected a write, looking at the Lease: {message}");
+            info!("the fencing policy rejected a write, rereading the Lease: {message}");
             self.rejecting.record(0);
             *rejections = Some(Rejections {
                 term: term.id(),

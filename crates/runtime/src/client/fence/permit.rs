@@ -12,7 +12,7 @@ use crate::{
 /// The write was not sent, or the API server's fencing policy rejected it. This replica does not lead, or lost its leadership
 /// before the write was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("refused to write: this replica does not lead")]
+#[error("write rejected: this replica is not the leader")]
 pub struct Refused;
 
 /// Permit of a write, as granted at its admission.
