@@ -36,19 +36,17 @@ pub enum ApiError {
 
     /// An object of this resource type and name exists, and the reconciled object does not control it. The existing object is
     /// left unchanged.
-    #[error("{0} {1:?} already exists and is controlled by somebody else, or nobody")]
+    #[error("{0} {1:?} already exists and is not controlled by this object")]
     Foreign(&'static str, String),
 
     /// The API server accepted a patch, but an admission policy or a webhook stored other values. The patch is not sent again
     /// until the object changes or is relisted.
-    #[error(
-        "{0} {1:?} is stored otherwise than asked, by an admission policy or a webhook: wanted {2}"
-    )]
+    #[error("admission changed {0} {1:?}: desired {2}")]
     Overruled(&'static str, String, String),
 
     /// Another client reverts each change of the object, or deletes the object each time. The duration is the delay until the
     /// next correction.
-    #[error("somebody else changes {0:?} again and again: wanted {1}")]
+    #[error("another client keeps reverting {0:?}: desired {1}")]
     Contested(String, String, Duration),
 
     /// The API server did not complete the write within the request's timeout. The write may have been carried out.
@@ -133,7 +131,7 @@ impl From<kube::Error> for ApiError {
                 Self::TimedOut(SLOW.to_owned())
             }
             code => {
-                let words = format!("the API server answers {code}: {}", brief(&status.message));
+                let words = format!("the API server returned {code}: {}", brief(&status.message));
                 Self::Transient(words, asks)
             }
         }
@@ -142,8 +140,8 @@ impl From<kube::Error> for ApiError {
 
 /// Message for a write that the API server did not complete in time. The API server's own message mentions no webhook. The text
 /// is constant, so that a repeated failure does not change the status.
-const SLOW: &str = "the API server did not complete the write in the time that it had: an admission webhook that hangs is the \
-                    usual cause, see the ValidatingWebhookConfigurations and MutatingWebhookConfigurations that cover the namespace";
+const SLOW: &str = "the API server did not complete the write in time: the usual cause is an admission webhook that \
+                    hangs, see the ValidatingWebhookConfigurations and MutatingWebhookConfigurations that cover the namespace";
 
 /// Removes the local address from the API server's message about an unreachable webhook (`read tcp FROM->TO: …`). Its port
 /// differs in each attempt, so each failure would have a new message.

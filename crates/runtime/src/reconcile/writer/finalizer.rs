@@ -115,7 +115,7 @@ impl<P: Finalizable> Finalizer<P> {
         let overruled = || {
             let done = if to_set { "set" } else { "cleared" };
             let words = format!(
-                "the finalizer {} cannot be {done}: the API server takes the request and leaves it as it was",
+                "the finalizer {} cannot be {done}: the API server accepted the request without effect",
                 self.name
             );
             Err(ApiError::Rejected(words))

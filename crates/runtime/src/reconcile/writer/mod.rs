@@ -191,12 +191,12 @@ impl<V: Cached> Writer<V> {
         body: &impl Serialize,
     ) -> Result<Arc<V>, ApiError> {
         if key.namespace() != cx.key().namespace() {
-            let words = format!("nothing is created in another namespace than its own: {key}");
+            let words = format!("refusing to create {key} outside the namespace of its owner");
             return Err(ApiError::Rejected(words));
         }
         cx.may_act()?;
         let asked = Asked::There(cx.inputs);
-        self.may_write(cx, key, asked, ABSENT, || "it to be there".to_owned())?;
+        self.may_write(cx, key, asked, ABSENT, || "creation".to_owned())?;
         let expectation = self.store.expect_write(key);
         let url = Object::<V>::url_path(&(), Some(key.namespace()));
         let body =
@@ -368,7 +368,7 @@ impl<V: Cached> Writer<V> {
         }
         cx.may_act()?;
         let asked = Asked::Gone(cx.inputs);
-        self.may_write(cx, key, asked, seen.version, || "it to be gone".to_owned())?;
+        self.may_write(cx, key, asked, seen.version, || "deletion".to_owned())?;
         let preconditions = Preconditions {
             uid: Some(seen.view.uid().to_owned()),
             resource_version: Some(based_on(seen.version)?),
@@ -554,7 +554,7 @@ fn put_off<P: Primary>(cx: &Context<'_, P>, key: &Key, wanted: String, wait: Wai
         return ApiError::Contested(key.name().to_owned(), wanted, wait.time);
     }
     let words = format!(
-        "put off: of the last writes of {} it is not known what came of them: wanted {wanted}",
+        "postponed: outcome of the last writes to {} unknown (pending: {wanted})",
         key.name()
     );
     // Without a requested delay, so only the backoff of the object applies: the next write may be another one.
@@ -564,8 +564,7 @@ fn put_off<P: Primary>(cx: &Context<'_, P>, key: &Key, wanted: String, wait: Wai
 /// Returns the resourceVersion for the precondition of a write. Fails for 0, which the API server treats as no precondition.
 fn based_on(version: u64) -> Result<String, ApiError> {
     if version == 0 {
-        let words =
-            "the object has no resourceVersion that is a number: nothing is written without one";
+        let words = "resourceVersion is not a number: refusing to write without a precondition";
         return Err(ApiError::transient(words));
     }
     Ok(version.to_string())
@@ -578,7 +577,7 @@ fn is_controlled<V: Cached, P: Primary>(object: &V, by: &P) -> bool {
 /// Describes a patch in a message by the names of its fields. Values are left out, because they may be long or secret.
 #[must_use]
 pub fn wanted(patch: &Value) -> String {
-    brief(&format!("other {}", names_of_fields(patch)))
+    brief(&format!("changes of {}", names_of_fields(patch)))
 }
 
 fn names_of_fields(patch: &Value) -> String {

@@ -77,7 +77,7 @@ impl<P: Primary> Writer<P> {
         let (found, asked) = (Whole(seen.view.status()), asked_of::<P>(status));
         let asked = Asked::Fields(&asked);
         let wait = (self.status_corrections).wait(cx.key(), cx.wanted_by(), asked, found);
-        wait_and_tell(cx, wait, || "another status".to_owned())
+        wait_and_tell(cx, wait, || "changes of status".to_owned())
     }
 
     /// Writes the status.
@@ -136,7 +136,7 @@ impl<P: Primary> Writer<P> {
                 self.store.withdraw_write(key);
                 self.store.note_unheeded(key);
                 return Err(ApiError::Rejected(format!(
-                    "its CustomResourceDefinition has no status subresource: is it the one of this version of {}?",
+                    "its CustomResourceDefinition has no status subresource: does the CRD match this version of {}?",
                     self.shared.app.name
                 )));
             }

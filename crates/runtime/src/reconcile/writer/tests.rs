@@ -419,10 +419,10 @@ enum Verb {
 
 /// Each kind of write, and its description in the error of a delayed one.
 const VERBS: [(Verb, &str); 6] = [
-    (Verb::Create, "it to be there"),
-    (Verb::Patch, "other data.text"),
-    (Verb::Delete, "it to be gone"),
-    (Verb::Report, "another status"),
+    (Verb::Create, "creation"),
+    (Verb::Patch, "changes of data.text"),
+    (Verb::Delete, "deletion"),
+    (Verb::Report, "changes of status"),
     (Verb::SetFinalizer, "the finalizers [\"example.com/ours\"]"),
     (Verb::ClearFinalizer, "the finalizers []"),
 ];
@@ -535,7 +535,7 @@ async fn r6b_reverted_writes_are_delayed() {
                 }
                 Err(ApiError::Transient(words, time)) if is_garbled => {
                     assert_eq!(time, Duration::ZERO, "{verb:?}: nobody asks for it");
-                    written += u32::from(!words.contains("not known what came of them"));
+                    written += u32::from(!words.contains("outcome of the last writes"));
                 }
                 Err(other) => panic!("{verb:?}: {other}"),
             }
@@ -859,15 +859,15 @@ fn what_is_wanted_is_told_without_values_and_in_brief() {
     for (patch, expected) in [
         (
             json!({ "data": { "a": "SECRET", "b": null } }),
-            "other data.a, data.b",
+            "changes of data.a, data.b",
         ),
         (
             json!({ "metadata": noted, "spec": { "containers": [{ "env": "SECRET" }], "replicas": 3 } }),
-            "other spec.containers, spec.replicas",
+            "changes of spec.containers, spec.replicas",
         ),
         (
             json!({ "metadata": noted, "spec": {} }),
-            "other metadata.annotations.made-for",
+            "changes of metadata.annotations.made-for",
         ),
     ] {
         assert_eq!(wanted(&patch), expected);
