@@ -201,7 +201,7 @@ impl Telemetry {
             Err(_) => true,
         };
         if lost || failures.count() > failed {
-            warn!("what was still to be exported is lost: the collector did not take it");
+            warn!("final telemetry export failed: data lost");
         }
     }
 }

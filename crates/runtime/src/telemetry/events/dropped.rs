@@ -42,20 +42,20 @@ impl Drops {
     /// Logs at debug level only: events of a terminating namespace are always rejected, and the user need not know.
     pub(super) fn refused(&self, key: &Key, refusal: &str) {
         self.refused.add(1);
-        debug!(object = %key, "the API server refuses an event: {refusal}");
+        debug!(object = %key, "the API server rejected an event: {refusal}");
     }
 
     pub(super) fn late(&self, key: &Key, error: &str) {
         self.late.add(1);
         self.log(
             key,
-            &format!("could not be written within {WRITE_TIMEOUT:?}: {error}"),
+            &format!("not written within {WRITE_TIMEOUT:?}: {error}"),
         );
     }
 
     pub(super) fn full(&self, key: &Key) {
         self.full.add(1);
-        self.log(key, "finds too many others waiting");
+        self.log(key, "too many events are waiting");
     }
 
     fn log(&self, key: &Key, why: &str) {
@@ -63,9 +63,9 @@ impl Drops {
         let mut logged = self.logged.lock();
         if logged.is_none_or(|logged| now - logged >= LOG_INTERVAL) {
             *logged = Some(now);
-            warn!(object = %key, "an event is dropped, and more may be in the next {LOG_INTERVAL:?} without a word: it {why}");
+            warn!(object = %key, "event dropped: {why} (further drops are not logged for {LOG_INTERVAL:?})");
         } else {
-            debug!(object = %key, "an event is dropped: it {why}");
+            debug!(object = %key, "event dropped: {why}");
         }
     }
 }

@@ -183,7 +183,7 @@ async fn p2_events_that_are_left_at_the_end_are_told() {
         drop(recorder);
         let _ = tokio::time::timeout(Duration::from_millis(500), write).await;
         let log = String::from_utf8(log.lock().clone()).unwrap();
-        let told = format!("events that are not written: {left}");
+        let told = format!("{left} events not written before shutdown");
         assert_eq!(log.contains(&told), hangs, "{log}");
     }
 }

@@ -216,7 +216,7 @@ impl Writer {
         };
         debug!(
             object = %queued.key,
-            "an event could not be written: {}; trying again", failure.error
+            "event not written, retrying: {}", failure.error
         );
         Err(failure)
     }
@@ -307,7 +307,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let left = self.0.len() + self.1.backlog.len() + self.1.trying.load(Relaxed);
         if left > 0 {
-            warn!("events that are not written: {left}, for want of time before the end");
+            warn!("{left} events not written before shutdown");
         }
     }
 }

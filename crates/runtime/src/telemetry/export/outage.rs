@@ -227,7 +227,7 @@ impl Outages {
         match event {
             ExportEvent::Failed(signal) => {
                 if let Some(lasting) = self.failed(signal, reason, now) {
-                    warn!(%signal, "cannot export: {reason}; the work goes on, and what is not taken is lost{lasting}");
+                    warn!(%signal, "cannot export: {reason}: data is dropped, reconciling continues{lasting}");
                 }
             }
             ExportEvent::Taken(signal) => {
@@ -239,9 +239,9 @@ impl Outages {
                 let reason = brief(reason);
                 if self.took_partly(signal, &reason) {
                     if rejected == 0 {
-                        warn!(%signal, "the collector warns of what is exported: {reason}");
+                        warn!(%signal, "the collector warns about an export: {reason}");
                     } else {
-                        warn!(%signal, rejected, "the collector takes only part of what is exported: {reason}");
+                        warn!(%signal, rejected, "collector rejected part of an export: {reason}");
                     }
                 }
             }
@@ -328,10 +328,9 @@ impl Drops {
         self.checked = Some(now);
         match self.counted(count(), now) {
             Some(Drop::Begins) => warn!(
-                "the collector is too slow: what the queue has no room for is dropped, and counted as \
-                 queue_full in otel_sdk_processor_*_processed_total"
+                "collector too slow: queue full, dropping (counted as queue_full in otel_sdk_processor_*_processed_total)"
             ),
-            Some(Drop::Ended(dropped)) => info!(dropped, "nothing is dropped any more"),
+            Some(Drop::Ended(dropped)) => info!(dropped, "export queue recovered"),
             None => {}
         }
     }

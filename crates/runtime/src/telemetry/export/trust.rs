@@ -85,8 +85,8 @@ impl Trust {
             (None, None) => None,
             _ => {
                 return Err(Error::Variable(format!(
-                    "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY (environment variables): \
-                     one without the other, for {signal}"
+                    "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY (environment variables): set \
+                     both or neither for {signal}"
                 )));
             }
         };
@@ -145,7 +145,7 @@ impl Trust {
         match renewed {
             None => current.trouble.clear(),
             Some(Ok((read, config))) => {
-                info!(%signal, "the certificates of the export were read again");
+                info!(%signal, "reloaded the export certificates");
                 *current = Current {
                     read,
                     config,
@@ -154,7 +154,7 @@ impl Trust {
             }
             Some(Err(error)) if error == current.trouble => {}
             Some(Err(error)) => {
-                warn!(%signal, "the export keeps the certificates that it has: {error}");
+                warn!(%signal, "cannot reload export certificates, keeping the previous ones: {error}");
                 current.trouble = error;
             }
         }
@@ -162,7 +162,7 @@ impl Trust {
     }
 
     async fn read(&self) -> Result<Certificates, String> {
-        let hangs = || "the files hang: they cannot be read".to_owned();
+        let hangs = || "reading the files timed out".to_owned();
         let turn = Arc::clone(&self.turn)
             .try_lock_owned()
             .map_err(|_| hangs())?;
@@ -201,7 +201,7 @@ impl Files {
             Some(file) => return Err(file.wrong("holds no certificate of an authority")),
             None => {
                 return Err(
-                    "no authorities are installed here: set OTEL_EXPORTER_OTLP_CERTIFICATE"
+                    "no certificate authorities are installed: set OTEL_EXPORTER_OTLP_CERTIFICATE"
                         .to_owned(),
                 );
             }
@@ -214,10 +214,7 @@ impl Files {
             (Some((file, key_file)), Some((certificate, key))) => config
                 .with_client_auth_cert(certificate.clone(), key.clone_key())
                 .map_err(|error| {
-                    file.wrong(format_args!(
-                        "does not go with {:?}: {error}",
-                        key_file.path
-                    ))
+                    file.wrong(format_args!("does not match {:?}: {error}", key_file.path))
                 })?,
             _ => config.with_no_client_auth(),
         };
@@ -319,7 +316,7 @@ mod tests {
         let other = fs::read(path("one").join("key")).unwrap();
         for (content, trouble) in [
             (Some(half), "holds no private key"),
-            (Some(other), "does not go with"),
+            (Some(other), "does not match"),
             (Some(b"nothing".to_vec()), "holds nothing in PEM format"),
             (None, "cannot be read"),
         ] {

@@ -79,7 +79,7 @@ pub enum Refusal {
     #[error("unauthorized: send `Authorization: Bearer TOKEN`")]
     NoToken,
     /// The API server rejects the token.
-    #[error("unauthorized: the API server does not take this token")]
+    #[error("unauthorized: the API server rejected this token")]
     InvalidToken,
     /// The user lacks the permission.
     #[error("forbidden: {0:?} may not get {path}; bind the ClusterRole {2}-{role} to it", path = .1.path(), role = .1.role())]
@@ -90,7 +90,7 @@ pub enum Refusal {
     )]
     MayNotAsk,
     /// A review failed for another reason, such as a timeout.
-    #[error("the API server cannot be asked who may read this")]
+    #[error("access review failed: try again later")]
     NoAnswer,
 }
 
@@ -191,7 +191,7 @@ impl Auth {
                 return Err(Refusal::MayNotAsk);
             }
             // The error's text contains a position that differs each time.
-            Ok(Err(kube::Error::SerdeError(_))) => "what came is no review".to_owned(),
+            Ok(Err(kube::Error::SerdeError(_))) => "invalid review in the response".to_owned(),
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("no answer in {REVIEW_TIMEOUT:?}"),
         };
@@ -247,7 +247,7 @@ impl Auth {
     /// Logs a failed review, but not at every scrape.
     fn say(&self, cause: &str) {
         if let Some(lasting) = self.trouble.lock().is_due(cause) {
-            warn!("cannot ask the API server who may read metrics: {cause}{lasting}");
+            warn!("access review failed: {cause}{lasting}");
         }
     }
 }

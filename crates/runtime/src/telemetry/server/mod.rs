@@ -170,7 +170,7 @@ fn listen(
     let bound = match bind(addr) {
         Err(error) if everywhere && is_without_ipv6(&error) => {
             let addr = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), addr.port());
-            info!("{key}: there is no IPv6 here, listening on {addr}");
+            info!("{key}: IPv6 is not available, listening on {addr}");
             bind(addr)
         }
         bound => bound,
@@ -368,7 +368,7 @@ impl Routes {
             there.extend(self.state.as_ref().map(|_| Page::State.path()));
             text(
                 StatusCode::NOT_FOUND,
-                format!("there is nothing but {}\n", there.join(", ")),
+                format!("not found; available paths: {}\n", there.join(", ")),
             )
         })
     }

@@ -163,7 +163,7 @@ async fn state_is_for_who_may_get_it() {
         (nobody(), "401 Unauthorized: unauthorized: send "),
         (
             bearer("bad"),
-            "401 Unauthorized: unauthorized: the API server does not take this token",
+            "401 Unauthorized: unauthorized: the API server rejected this token",
         ),
     ] {
         let refused = ask(&guarded, kube).await.unwrap_err();
@@ -171,6 +171,6 @@ async fn state_is_for_who_may_get_it() {
     }
 
     let (off, _serving) = serve(true, false).await;
-    let missing = "404 Not Found: there is nothing but /metrics";
+    let missing = "404 Not Found: not found; available paths: /metrics";
     assert_eq!(ask(&off, bearer("good")).await, Err(missing.to_owned()));
 }

@@ -38,7 +38,7 @@ pub enum Error {
     #[error("cannot read {0}: {1}")]
     Read(PathBuf, io::Error),
     /// Reading the directory hangs.
-    #[error("{0} hangs: it cannot be read within {READ_TIMEOUT:?}")]
+    #[error("{0} cannot be read within {READ_TIMEOUT:?}")]
     Hangs(PathBuf),
     /// A file is not valid PEM.
     #[error("{0} in {1} is not PEM with a {2}: {3}")]
@@ -47,7 +47,7 @@ pub enum Error {
     #[error("{CERTIFICATE} and {KEY} in {0} cannot be used: {1}")]
     Pair(PathBuf, rustls::Error),
     /// No certificate can be created.
-    #[error("no folder is given, and no certificate can be made: {0}")]
+    #[error("cannot create a self-signed certificate: {0}")]
     Make(String),
 }
 
@@ -166,7 +166,9 @@ impl Folder {
     fn complain(&mut self, error: &Error) {
         let trouble = error.to_string();
         if let Some(lasting) = self.trouble.is_due(&trouble) {
-            warn!("metrics are served with the certificate of before: {trouble}{lasting}");
+            warn!(
+                "cannot reload the metrics certificate, keeping the previous one: {trouble}{lasting}"
+            );
         }
     }
 }
