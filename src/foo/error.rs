@@ -19,7 +19,7 @@ pub enum Error {
     ResourceExists(String, String),
 
     /// The API server rejects the Deployment because of a quota, an admission policy or missing permissions.
-    #[error("the API server refuses the Deployment: {0}")]
+    #[error("the API server rejected the Deployment: {0}")]
     Rejected(String, Duration),
 
     /// The superseded Deployment cannot be deleted. Its replacement is complete.
@@ -28,13 +28,11 @@ pub enum Error {
 
     /// An admission policy or a webhook mutated a change of the Deployment. The change is sent again when the Foo or the
     /// Deployment changes.
-    #[error(
-        "the Deployment is stored otherwise than asked, by an admission policy or a webhook: wanted {0}"
-    )]
+    #[error("admission changed the Deployment: desired {0}")]
     Overruled(String),
 
     /// Another client keeps reverting or deleting the Deployment. The [`Duration`] is the delay of the next correction.
-    #[error("somebody else changes the Deployment {0:?} again and again: wanted {1}")]
+    #[error("another client keeps reverting Deployment {0:?}: desired {1}")]
     Contested(String, String, Duration),
 
     /// Another client keeps changing the Foo's status. The [`Duration`] is the delay of the next report. The runtime sends an
@@ -43,7 +41,7 @@ pub enum Error {
     StatusContested(String, Duration),
 
     /// The API server rejects the Foo's status: missing permissions, or the Foo is older than the schema.
-    #[error("the API server refuses the Foo's status: {0}")]
+    #[error("the API server rejected the Foo's status: {0}")]
     StatusRejected(String, Duration),
 
     /// The namespace is terminating, with the Foo. No object can be created there.

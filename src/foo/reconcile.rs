@@ -430,7 +430,7 @@ impl FooReconciler {
                 if !is_wrong {
                     return Err(refused);
                 }
-                cx.log_once(&refused, "nothing can be reported on the Foo");
+                cx.log_once(&refused, "the status cannot be written");
                 self.foos.give_up(cx, foo, status);
                 Ok(())
             }

@@ -149,7 +149,7 @@ fn what_is_overruled_is_said() {
         };
         assert_eq!(conditions(&status)[..2], expected);
         let message = &status.conditions[0].message;
-        assert!(message.ends_with("wanted spec.x"), "{message}");
+        assert!(message.ends_with("desired spec.x"), "{message}");
     }
 }
 
@@ -191,10 +191,10 @@ fn r5_counts_follow_the_deployment_with_every_error() {
         Error::Rejected("no".into(), Duration::ZERO),
         Error::DeletionFailed("no".into(), Retry::After(Duration::ZERO)),
         Error::from(operator_runtime::ApiError::transient(
-            "the API server answers 500: a webhook is down",
+            "the API server returned 500: a webhook is down",
         )),
         Error::Transient(
-            "the API server answers 503: no".into(),
+            "the API server returned 503: no".into(),
             Duration::from_secs(1),
         ),
     ] {
@@ -310,7 +310,7 @@ fn served(new: Option<&Deployed>, error: Option<&Error>, is_marked: bool) -> Str
 fn r11c_status_counts_the_old_deployment_until_the_new_one_is_available() {
     let begun = deployed(|d| d.progress.available = 0);
     let complete = deployed(|_| {});
-    let down = Error::Transient("the API server answers 503: no".into(), Duration::ZERO);
+    let down = Error::Transient("the API server returned 503: no".into(), Duration::ZERO);
     let taken = Error::ResourceExists("web".into(), String::new());
     let refused = Error::Rejected("no".into(), Duration::ZERO);
     let kept = Error::DeletionFailed("no".into(), Retry::Backoff(Duration::ZERO));
