@@ -86,7 +86,7 @@ pub fn api_of(client: &Client, kind: &Kind, namespace: Option<&str>) -> Api<Dyna
 pub fn unreadable(what: &str, error: &kube::Error) -> Verdict {
     if is_forbidden(error) {
         skipped(format!(
-            "not allowed to list {what}: that takes the permissions of an administrator"
+            "not allowed to list {what}: this requires the permissions of an administrator"
         ))
     } else {
         failed(&format!("list {what}"), error)

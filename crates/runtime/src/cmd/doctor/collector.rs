@@ -46,7 +46,7 @@ fn judge(tried: Vec<(String, String, Result<(), String>)>) -> Verdict {
         ok(text)
     } else {
         warning(format!(
-            "{text}; what is exported is lost meanwhile, and the work goes on: see telemetry.endpoint, and that the collector runs"
+            "{text}; exported data is lost until then, and reconciling continues: check telemetry.endpoint and the collector"
         ))
     }
 }

@@ -85,8 +85,8 @@ async fn missing(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
     let left = match &*few(&left) {
         "" => String::new(),
         names => format!(
-            "; objects of each former {kind} run on ({names}): the garbage collector deletes them once the CRD is back; to keep one, \
-             remove its ownerReferences before"
+            "; objects of deleted {kind}s still exist ({names}): the garbage collector deletes them when the CRD is \
+             installed; to keep one, remove its ownerReferences first"
         ),
     };
     error(format!("missing: {APPLY}{left}"))
@@ -108,7 +108,7 @@ async fn is_served(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict 
         }
     }
     skipped(
-        "served; whether it is this program's cannot be seen: not allowed to get customresourcedefinitions",
+        "served; cannot compare it with this program's: not allowed to get customresourcedefinitions",
     )
 }
 
@@ -124,12 +124,16 @@ fn judge(
     if !conditions.clone().any(is_established) {
         let refused = conditions.find(|it| it["status"] == "False");
         let why = refused.and_then(|it| it["message"].as_str());
-        let why = why.map_or_else(|| "the API server is at it".to_owned(), brief);
+        let why = why.map_or_else(
+            || "the API server has not processed it yet".to_owned(),
+            brief,
+        );
         return error(format!("not established: {why}"));
     }
     if let Some(why) = conversion {
         return error(format!(
-            "objects in other versions cannot be read: its conversion webhook is not available: {why}; see that it runs, or {APPLY}"
+            "objects in other versions cannot be read: its conversion webhook is not available: {why}; check that it runs, \
+             or {APPLY}"
         ));
     }
     let mut stored = items(&theirs.data["status"]["storedVersions"]).map(text);
@@ -138,8 +142,8 @@ fn judge(
         || APPLY.to_owned(),
         |version| {
             format!(
-                "the API server refuses {APPLY} while status.storedVersions has {}: write each object once in another version, and \
-                 take that one out",
+                "the API server rejects {APPLY} while status.storedVersions contains {}: rewrite every object in another \
+                 version, and remove that version from the list",
                 brief(version)
             )
         },
@@ -150,7 +154,7 @@ fn judge(
     compare("", &comparable(&ours), &comparable(theirs), &mut found);
     found.sort_by_key(|difference| difference.change);
     let Some((first, others)) = found.split_first() else {
-        return ok("established, and as this program has it");
+        return ok("established, the same as this program's");
     };
     let is_no_other = |it: &Difference| it.change == first.change || it.change == Change::Shows;
     let is_all = |change| first.change == change && others.iter().all(is_no_other);
@@ -161,13 +165,13 @@ fn judge(
     let text = &first.text;
     if is_all(Change::Knows) {
         return warning(format!(
-            "newer than this program: {text}{more}: upgrade that, too"
+            "newer than this program: {text}{more}: upgrade this program, too"
         ));
     }
     let age = if is_all(Change::Lacks) {
         "older than this program"
     } else {
-        "another one than this program's"
+        "different from this program's"
     };
     let judged = if first.matters() { error } else { warning };
     judged(format!("{age}: {text}{more}: {mend}"))

@@ -36,7 +36,7 @@ type Failed = (&'static str, kube::Error);
 async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
     let Some(namespace) = doctor.namespace.as_deref() else {
         return Ok(skipped(
-            "leader_election.lease_namespace is not set: it is not known which one is this installation",
+            "leader_election.lease_namespace is not set: cannot tell which installation is this one",
         ));
     };
     let client = &doctor.client;
@@ -137,8 +137,8 @@ fn overlaps(place: &str, other: &Other, ours: &[String]) -> Option<Verdict> {
     };
     (!shared.is_empty()).then(|| {
         error(format!(
-            "the installation in {place} serves {shared}, too, and both write the same objects: give each other `namespaces`, or \
-             remove one"
+            "the installation in {place} also serves {shared}, and both write the same objects: give them different \
+             `namespaces`, or remove one"
         ))
     })
 }
@@ -176,7 +176,7 @@ fn is_bound(
         ))
     } else {
         warning(format!(
-            "{text}: to apply this installation with the same names takes the permissions of that one away: give it a namePrefix"
+            "{text}: applying this installation with the same names removes the permissions of that one: give it a namePrefix"
         ))
     })
 }
@@ -221,22 +221,22 @@ mod tests {
             (
                 &[][..],
                 Some(&[][..]),
-                "error the installation in p serves all namespaces, too",
+                "error the installation in p also serves all namespaces",
             ),
             (
                 &[],
                 Some(&["a"]),
-                "error the installation in p serves a, too",
+                "error the installation in p also serves a",
             ),
             (
                 &["a"],
                 Some(&[]),
-                "error the installation in p serves a, too",
+                "error the installation in p also serves a",
             ),
             (
                 &["a", "b"],
                 Some(&["b"]),
-                "error the installation in p serves b, too",
+                "error the installation in p also serves b",
             ),
             (&["a"], Some(&["b"]), ""),
             (

@@ -25,7 +25,7 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
             let namespaces: Api<Namespace> = Api::all(doctor.client.clone());
             match namespaces.get_metadata_opt(namespace).await {
                 Ok(None) => error(format!(
-                    "there is no namespace {namespace}: create it, or name another as leader_election.lease_namespace"
+                    "there is no namespace {namespace}: create it, or set another leader_election.lease_namespace"
                 )),
                 // Without the permission to read namespaces, the namespace is assumed to exist.
                 Ok(Some(_)) | Err(_) => {
@@ -51,15 +51,15 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
 fn judge(object: &str, lease: &LeaseSpec, ours: SignedDuration, now: Timestamp) -> Verdict {
     let holder = lease.holder_identity.as_deref().unwrap_or_default();
     if holder.is_empty() {
-        return ok(format!("{object}: nobody holds it"));
+        return ok(format!("{object}: no holder"));
     }
     let holder = brief(holder);
     let duration = lease.lease_duration_seconds.unwrap_or_default();
     let renewed = lease.renew_time.as_ref().map(|time| time.0);
     let (Some(renewed), true) = (renewed, duration > 0) else {
         return warning(format!(
-            "{object}: held by {holder}, but without a renewTime, or without a duration: somebody has edited it; a replica takes \
-             it after {ours:#}"
+            "{object}: held by {holder}, but without a renewTime, or without a duration: it was edited; a replica takes it \
+             after {ours:#}"
         ));
     };
     let duration = SignedDuration::from_secs(duration.into());
@@ -67,20 +67,20 @@ fn judge(object: &str, lease: &LeaseSpec, ours: SignedDuration, now: Timestamp) 
     if since < -duration {
         let ahead = SignedDuration::from_secs(-since.as_secs());
         return warning(format!(
-            "{object}: held by {holder}, renewed {ahead:#} from now: its holder's clock is wrong, or this one's, or somebody has \
-             edited it"
+            "{object}: held by {holder}, renewed {ahead:#} from now: its holder's clock or this one is wrong, or it was edited"
         ));
     }
     let ago = SignedDuration::from_secs(since.as_secs().max(0));
     let found = format!("{object}: held by {holder}, renewed {ago:#} ago");
     if since > duration {
         return warning(format!(
-            "{found}, expired after {duration:#}: no replica runs that can take it; see their pods and logs"
+            "{found}, expired after {duration:#}: no running replica can take it; check their pods and logs"
         ));
     }
     if duration != ours {
         return warning(format!(
-            "{found}, for {duration:#}, which is not the {ours:#} of leader_election.lease_duration: give all replicas the same"
+            "{found}, for {duration:#}, which is not the {ours:#} of leader_election.lease_duration: set the same value for \
+             all replicas"
         ));
     }
     ok(found)
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_lease_is_judged_by_its_times() {
         let begins = |found: String, says: &str| assert!(found.starts_with(says), "{found}");
-        assert_eq!(found("", Some(1), Some(0)), "ok n/l: nobody holds it");
+        assert_eq!(found("", Some(1), Some(0)), "ok n/l: no holder");
         assert_eq!(
             found("a", Some(15), Some(985)),
             "ok n/l: held by a, renewed 15s ago"

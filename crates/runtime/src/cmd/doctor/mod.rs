@@ -169,15 +169,15 @@ impl Doctor {
         for namespace in namespaces {
             let namespace = namespace.as_deref();
             let check = rights::of_scope(self, namespace).boxed_local();
-            checks.push((format!("rights in {}", Place(namespace)), check));
+            checks.push((format!("permissions in {}", Place(namespace)), check));
         }
         let others: [Check<'a>; 9] = [
             (
-                "rights to the Lease".into(),
+                "permissions for the Lease".into(),
                 rights::of_lease(self).boxed_local(),
             ),
             (
-                "rights to the fencing record".into(),
+                "permissions for the fencing record".into(),
                 rights::of_record(self).boxed_local(),
             ),
             ("Lease".into(), lease::examine(self).boxed_local()),

@@ -62,8 +62,8 @@ fn refused(
     };
     (app.pod_security > enforced).then(|| {
         warning(format!(
-            "namespace {namespace} enforces the Pod Security level {level}, and the pods of its {} {plural} need {}: they are \
-             refused; kubectl label namespace {namespace} --overwrite {ENFORCE}={}",
+            "namespace {namespace} enforces the Pod Security level {level}, and the pods of its {} {plural} need {}: they \
+             are rejected; kubectl label namespace {namespace} --overwrite {ENFORCE}={}",
             objects.count, app.pod_security, app.pod_security,
         ))
     })
@@ -72,12 +72,14 @@ fn refused(
 /// Returns warnings about rejected pods and stuck deletions that the objects themselves report.
 fn failing(plural: &str, namespace: &str, objects: &Primaries) -> Vec<Verdict> {
     let failure = objects.replica_failure.iter().map(|(name, message)| {
-        warning(format!("pods of {namespace}/{name} are refused: {message}"))
+        warning(format!(
+            "pods of {namespace}/{name} are rejected: {message}"
+        ))
     });
     let finalizers = objects.finalizers.iter().map(|(finalizer, count)| {
         warning(format!(
-            "{count} {plural} in {namespace} were deleted and wait for the finalizer {finalizer}: see that the controller that removes \
-             it runs"
+            "{count} {plural} in {namespace} were deleted and wait for the finalizer {finalizer}: check that the controller \
+             that removes it runs"
         ))
     });
     failure.chain(finalizers).collect()
@@ -108,7 +110,8 @@ async fn quotas(doctor: &Doctor, namespaces: Vec<&str>) -> Vec<Verdict> {
         let resources = used_up(&quota.data, &written);
         (!resources.is_empty()).then(|| {
             warning(format!(
-                "ResourceQuota {}/{} is used up: {}: new pods or objects there are refused; raise it, or delete what is not needed",
+                "ResourceQuota {}/{} is used up: {}: new pods or objects there are rejected; raise it, or delete what is \
+                 not needed",
                 quota.namespace().unwrap_or_default(),
                 quota.name_any(),
                 few(resources)
@@ -180,8 +183,8 @@ async fn own_pods(doctor: &Doctor, namespaces: &[Namespace]) -> Option<Verdict> 
         .find_map(|it| outside(range, &it.data["spec"]["template"]["spec"]));
     outside.map(|user| {
         warning(format!(
-            "the pods in {} have runAsUser: {user}, and the namespace's {UID_RANGE} is {range}: OpenShift refuses them, unless their \
-             service account may use another SCC; remove runAsUser",
+            "the pods in {} have runAsUser: {user}, and the namespace's {UID_RANGE} is {range}: OpenShift rejects them, \
+             unless their service account may use another SCC; remove runAsUser",
             namespace.name
         ))
     })

@@ -52,13 +52,13 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
     match found(doctor).await {
         Ok(verdict) => verdict,
         Err(error) if is_forbidden(&error) => {
-            skipped("not allowed to look at it: that takes the rights of an administrator")
+            skipped("not allowed to get it: this requires the permissions of an administrator")
         }
         // Kubernetes before 1.30 has no such API.
         Err(kube::Error::Api(status)) if status.code == 404 => {
-            skipped("this API server has none: Kubernetes 1.30 or later has")
+            skipped("this API server does not support it: it requires Kubernetes 1.30 or later")
         }
-        Err(error) => failed("look at it", &error),
+        Err(error) => failed("get it", &error),
     }
 }
 
@@ -136,8 +136,9 @@ fn nowhere(policies: &[DynamicObject], bindings: &[DynamicObject]) -> Verdict {
     match bound.next() {
         None => skipped("not installed; deploy/components/fencing has it"),
         Some(name) => warning(format!(
-            "leader_election.enabled is false, and {name} rejects the writes of its service account unless the fencing record names the \
-             replica: set leader_election.lease_namespace, or turn the election on, or take deploy/components/fencing away"
+            "leader_election.enabled is false, and {name} rejects the writes of its service account unless the fencing \
+             record names the replica: set leader_election.lease_namespace, enable the election, or remove \
+             deploy/components/fencing"
         )),
     }
 }
@@ -166,8 +167,8 @@ async fn has_an_account(client: &Client, election: &Election) -> kube::Result<Op
     };
     if record_in(client, namespace, account).await?.is_none() {
         return Ok(Some(error(format!(
-            "the fencing policy judges no writes: it is about {user}, and there is no such service account; name the controller's in the \
-             annotation {key} of serviceaccount/{record} in {namespace}"
+            "the fencing policy is not in force: it applies to {user}, and there is no such service account; specify the \
+             controller's in the annotation {key} of serviceaccount/{record} in {namespace}"
         ))));
     }
     let review = SubjectAccessReview {
@@ -235,7 +236,7 @@ fn judge(
     let name = policy.name_any();
     if let Some(other) = ours.get(1) {
         return warning(format!(
-            "{name} is not the only one that goes by this record: there is {}, too; delete those of before",
+            "{name} is not the only policy that uses this record: there is {}, too; delete the old policies",
             brief(&other.name_any())
         ));
     }
@@ -248,7 +249,7 @@ fn judge(
             namespace, record, ..
         } = election;
         ok(format!(
-            "{name} goes by serviceaccount/{record} in {namespace}"
+            "{name} uses the record serviceaccount/{record} in {namespace}"
         ))
     })
 }
@@ -265,7 +266,7 @@ fn follows(election: &Election, policy: &DynamicObject) -> Result<(), Verdict> {
     let [version, kind] = ["apiVersion", "kind"].map(|field| text(&spec["paramKind"][field]));
     if (version, kind) != ("v1", "ServiceAccount") {
         return Err(error(format!(
-            "{name} goes by {}, and not by a ServiceAccount: {APPLY} of this version",
+            "{name} uses {} as the record, not a ServiceAccount: {APPLY} of this version",
             brief(format!("{version} {kind}").trim())
         )));
     }
@@ -273,7 +274,7 @@ fn follows(election: &Election, policy: &DynamicObject) -> Result<(), Verdict> {
     let mut expressions = expressions.into_iter().flatten().flatten();
     if !expressions.any(|it| text(&it["expression"]).contains(&election.key)) {
         return Err(error(format!(
-            "{name} does not look at the annotation {}, by which a leader is known: {APPLY} of this version",
+            "{name} does not read the annotation {}, which names the leader: {APPLY} of this version",
             election.key
         )));
     }
@@ -289,7 +290,7 @@ fn is_bound(election: &Election, name: &str, bindings: &[DynamicObject]) -> Resu
     let mut bound = specs.filter(|spec| spec["policyName"] == name).peekable();
     if bound.peek().is_none() {
         return Err(error(format!(
-            "{name} is not bound, and judges nothing: {APPLY}"
+            "{name} has no binding, and is not in force: {APPLY}"
         )));
     }
     for spec in bound {
@@ -297,14 +298,14 @@ fn is_bound(election: &Election, name: &str, bindings: &[DynamicObject]) -> Resu
         let mut actions = actions.into_iter().flatten();
         if !actions.any(|action| action == "Deny") {
             return Err(error(format!(
-                "{name} refuses nothing: its binding's validationActions lack Deny; {APPLY}"
+                "{name} rejects nothing: its binding's validationActions lack Deny; {APPLY}"
             )));
         }
         let [at, of] = record_of(spec);
         if (of, at) != (record, namespace) {
             return Err(error(format!(
-                "{name} goes by serviceaccount/{of} in {at}, and the Lease's is {record} in {namespace}: name that in its \
-                 binding's paramRef"
+                "{name} uses the record serviceaccount/{of} in {at}, but the Lease's is {record} in {namespace}: specify \
+                 that in the binding's paramRef"
             )));
         }
     }
@@ -325,7 +326,8 @@ fn judges_the_leader(election: &Election, policy: &DynamicObject) -> Result<(), 
         && !accounts.any(|it| judges(election, it, user))
     {
         return Err(error(format!(
-            "{name} does not judge {}, who holds the Lease: name its service account in the annotation {} of serviceaccount/{} in {}",
+            "{name} does not apply to {}, which holds the Lease: specify its service account in the annotation {} of \
+             serviceaccount/{} in {}",
             brief(user),
             election.account.0,
             election.record,
@@ -334,7 +336,7 @@ fn judges_the_leader(election: &Election, policy: &DynamicObject) -> Result<(), 
     }
     if spec["failurePolicy"] == "Ignore" {
         return Err(warning(format!(
-            "{name} lets a write pass that it cannot judge: failurePolicy is Ignore, and not Fail; {APPLY}"
+            "{name} admits writes that it cannot evaluate: failurePolicy is Ignore, not Fail; {APPLY}"
         )));
     }
     Ok(())
@@ -358,15 +360,15 @@ fn names_the_leader(election: &Election, name: &str) -> Result<(), Verdict> {
     } = election;
     let Some(recorded) = recorded else {
         return Err(error(format!(
-            "{name} judges nothing: serviceaccount/{record} in {namespace}, which it goes by, is missing; {APPLY}"
+            "{name} is not in force: its record serviceaccount/{record} in {namespace} is missing; {APPLY}"
         )));
     };
     // A new leader writes only after the record names it.
     if !holder.is_empty() && recorded != holder {
         let [recorded, holder] = [recorded, holder].map(|name| brief(name));
         return Err(warning(format!(
-            "{name} lets {recorded:?} write, says serviceaccount/{record} in {namespace}, and the Lease is {holder:?}'s: if that \
-             stays so, see the log of the latter, and its right to patch the record"
+            "{name}: the record serviceaccount/{record} in {namespace} names {recorded:?}, but the Lease's holder is \
+             {holder:?}: if this lasts, check the holder's log and its permission to patch the record"
         )));
     }
     Ok(())
@@ -419,17 +421,14 @@ mod tests {
             &all[..2],
             &[bound(&theirs, "m"), bound(&ours, "n")],
         );
-        assert!(
-            judged.1.starts_with(&format!("{ours} goes by ")),
-            "{judged:?}"
-        );
+        assert!(judged.1.starts_with(&format!("{ours} uses ")), "{judged:?}");
         let judged = judge(
             &APP,
             &election,
             &all,
             &[bound(&ours, "n"), bound(&older, "n")],
         );
-        let two = format!("{ours} is not the only one that goes by this record: there is {older}");
+        let two = format!("{ours} is not the only policy that uses this record: there is {older}");
         assert!(judged.1.starts_with(&two), "{judged:?}");
         // Each policy may be ours if there is neither an election nor a namespace.
         let (grade, text) = nowhere(&all, &[bound(&ours, "n")]);
@@ -439,7 +438,7 @@ mod tests {
         // Ours is not bound.
         let judged = judge(&APP, &election, &all[..2], &[bound(&theirs, "m")]);
         assert!(
-            judged.1.starts_with(&format!("{ours} is not bound")),
+            judged.1.starts_with(&format!("{ours} has no binding")),
             "{judged:?}"
         );
     }

@@ -54,16 +54,15 @@ async fn find(doctor: &Doctor) -> Result<State, Verdict> {
         // The certificate of the server is not verified, so a user's own token is never sent.
         if !is_pod {
             return Err(skipped(
-                "with http.metrics_auth, it is asked from within its container alone: kubectl exec -n NAMESPACE POD -- /proc/1/exe \
-                 doctor",
+                "with http.metrics_auth, run doctor inside the container: kubectl exec -n NAMESPACE POD -- /proc/1/exe doctor",
             ));
         }
         let kube = KubeConfig::incluster();
-        let kube = kube.map_err(|error| skipped(format!("no token to ask with: {error}")))?;
+        let kube = kube.map_err(|error| skipped(format!("no token for the request: {error}")))?;
         (format!("https://{}", here(http.metrics_addr)), kube)
     } else {
         let Some(addr) = http.addr else {
-            return Err(skipped("http.addr is empty: it is served nowhere"));
+            return Err(skipped("http.addr is empty: the state is not served"));
         };
         let address = format!("http://{}", here(addr));
         (address, KubeConfig::new(http::Uri::default()))
@@ -72,7 +71,7 @@ async fn find(doctor: &Doctor) -> Result<State, Verdict> {
         let elsewhere = if is_pod {
             ""
         } else {
-            "; a replica's is seen in its container: kubectl exec -n NAMESPACE POD -- /proc/1/exe doctor"
+            "; to check a replica, run doctor inside its container: kubectl exec -n NAMESPACE POD -- /proc/1/exe doctor"
         };
         warning(format!("cannot get {address}{PATH}: {trouble}{elsewhere}"))
     })
@@ -110,7 +109,7 @@ pub(crate) async fn ask(address: &str, mut kube: KubeConfig) -> Result<State, St
     }
     serde_json::from_slice(&body).map_err(|error| {
         let error = brief(&error.to_string());
-        format!("it is none of this version's: {error}")
+        format!("not the format of this version: {error}")
     })
 }
 
@@ -162,7 +161,7 @@ fn caches(caches: &[Cache]) -> Verdict {
         format!("{objects} of {kind} in {} at {version}", place(cache))
     });
     ok(format!(
-        "{}; the API server was heard {} ago at most",
+        "{}; the API server last sent data {} ago at most",
         some(&told.collect::<Vec<_>>(), ", "),
         span(oldest)
     ))
@@ -186,7 +185,7 @@ fn trouble(cache: &Cache) -> Option<String> {
     }
     (cache.age_seconds > OLD).then(|| {
         format!(
-            "{kind} in {place}: nothing heard of the API server for {}",
+            "{kind} in {place}: no data from the API server for {}",
             span(cache.age_seconds)
         )
     })
@@ -230,7 +229,7 @@ fn lease(lease: &Lease) -> String {
     }
     let ago = span(lease.seen_seconds_ago);
     if lease.holder.is_empty() {
-        return format!("nobody has held {name} for {ago}");
+        return format!("{name} has had no holder for {ago}");
     }
     format!(
         "{name} is held by {}, seen to renew it {ago} ago",
@@ -240,7 +239,7 @@ fn lease(lease: &Lease) -> String {
 
 fn queue(queue: Option<&Queue>) -> Verdict {
     let Some(queue) = queue else {
-        return ok("none: it does not work");
+        return ok("none: it reconciles nothing");
     };
     let state::Waiting {
         event,
@@ -273,8 +272,8 @@ fn queue(queue: Option<&Queue>) -> Verdict {
 
 fn failure(object: &Failing) -> Verdict {
     let next = object.retry_in_seconds.map_or_else(
-        || "being tried again".to_owned(),
-        |time| format!("tried again in {}", span(time)),
+        || "being retried".to_owned(),
+        |time| format!("retried in {}", span(time)),
     );
     warning(format!(
         "{}/{}: {}, {} in a row, {next}: {}",
@@ -327,7 +326,7 @@ mod tests {
     fn a_state_is_a_few_lines() {
         let well = [
             "ok replica: a_1, version 0.1.0, up for 1h 2m 3s",
-            "ok its caches: 3 of Widget in all namespaces at 17; the API server was heard 12s ago at most",
+            "ok its caches: 3 of Widget in all namespaces at 17; the API server last sent data 12s ago at most",
             "ok its Lease: leads for 9s unless it renews; n/l is held by a_1, seen to renew it 1s ago",
             "ok its queue: 0 wait for a worker, 0 in work, 0 delayed, 0 failing",
         ];
@@ -347,7 +346,7 @@ mod tests {
             (
                 cache(json!({ "ageSeconds": 301.0 })),
                 1,
-                "warning its caches: Widget in namespace n: nothing heard of the API server for 5m 1s",
+                "warning its caches: Widget in namespace n: no data from the API server for 5m 1s",
             ),
             (
                 cache(json!({ "failure": "cannot watch\nwidgets" })),
@@ -362,7 +361,7 @@ mod tests {
             (
                 json!({ "term": null, "lease": { "holder": "" } }),
                 2,
-                "ok its Lease: stands by; nobody has held n/l for 1s",
+                "ok its Lease: stands by; n/l has had no holder for 1s",
             ),
             (
                 json!({ "term": null, "lease": { "exists": false } }),
@@ -383,7 +382,7 @@ mod tests {
             (
                 json!({ "queue": null }),
                 3,
-                "ok its queue: none: it does not work",
+                "ok its queue: none: it reconciles nothing",
             ),
         ] {
             assert_eq!(lines(&differ)[number], line);
@@ -400,7 +399,7 @@ mod tests {
         for (failure, ends) in [
             (
                 Value::Null,
-                ", 3 of Widget in namespace n4 at 17, and 995 more; the API server was heard 1s ago at most",
+                ", 3 of Widget in namespace n4 at 17, and 995 more; the API server last sent data 1s ago at most",
             ),
             (json!("gone"), "gone; gone; gone; gone; gone; and 995 more"),
         ] {
@@ -432,7 +431,7 @@ mod tests {
         assert_eq!(lines.len(), 4 + TOLD + 1);
         assert_eq!(
             lines[4],
-            "warning its failures: n/widget-0: Rejected, 4 in a row, tried again in 40s: a b"
+            "warning its failures: n/widget-0: Rejected, 4 in a row, retried in 40s: a b"
         );
         assert_eq!(
             lines.last().map_or("", |it| it),

@@ -53,10 +53,11 @@ async fn missing(
         };
         let answer = is_allowed(&doctor.client, attributes).await;
         let answer =
-            answer.map_err(|why| error(format!("cannot ask for the right to {right}: {why}")))?;
+            answer.map_err(|why| error(format!("cannot review the permission to {right}: {why}")))?;
         if let Answer::Undecided(why) = answer {
             return Err(warning(format!(
-                "the API server cannot tell whether to {right} is allowed: {why}; see to its authorizers (--authorization-config)"
+                "the API server cannot decide whether it is allowed to {right}: {why}; check its authorizers \
+                 (--authorization-config)"
             )));
         }
         let slash = if name.is_some() { "/" } else { "" };
@@ -69,7 +70,7 @@ async fn missing(
 
 fn judge(missing: Result<Vec<String>, Verdict>, place: &str, mend: &str) -> Verdict {
     match missing {
-        Ok(missing) if missing.is_empty() => ok("all that are needed"),
+        Ok(missing) if missing.is_empty() => ok("all granted"),
         Ok(missing) => error(format!(
             "not allowed to {} in {place}: {mend}",
             missing.join(", ")
@@ -122,7 +123,7 @@ pub async fn of_record(doctor: &Doctor) -> Verdict {
     match asked(&["get"]).await {
         Ok(missing) if !missing.is_empty() => {
             return skipped(format!(
-                "not allowed to {}, as where deploy/components/fencing is not installed",
+                "not allowed to {}, which is normal without deploy/components/fencing",
                 missing.concat()
             ));
         }

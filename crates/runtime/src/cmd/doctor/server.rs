@@ -65,19 +65,19 @@ pub fn version(address: &Uri, answer: &Result<Answer, String>) -> Verdict {
         Ok(answer) => answer,
         Err(why) => {
             return error(format!(
-                "{address}: {why}; see that it runs, and that it is the one that is meant (--kubeconfig, --master)"
+                "{address}: {why}; check that it runs, and that the address is right (--kubeconfig, --master)"
             ));
         }
     };
     if !answer.status.is_success() {
         return error(format!(
-            "{address} answers {}; see who the kubeconfig or the service account's token says that this is",
+            "{address} returned {}; check the credentials in the kubeconfig or the service account token",
             answer.status
         ));
     }
     let Ok(info) = serde_json::from_slice::<Info>(&answer.body) else {
         return error(format!(
-            "{address} answers, but not as an API server does; see what is at that address"
+            "{address} responds, but is not an API server; check the address"
         ));
     };
     let found = format!("{} at {address}", brief(&info.git_version));
@@ -86,9 +86,11 @@ pub fn version(address: &Uri, answer: &Result<Answer, String>) -> Verdict {
     match (&*info.major, minor.parse::<u32>()) {
         ("1", Ok(OLDEST..=NEWEST)) => ok(found),
         ("1", Ok(minor)) if minor > NEWEST => warning(format!(
-            "{found} is newer than what this version is tested on, 1.{NEWEST}: see whether there is a newer one"
+            "{found} is newer than 1.{NEWEST}, the latest that this version is tested with: check for a newer version"
         )),
-        _ => warning(format!("{found} is not supported: 1.{OLDEST} or later is")),
+        _ => warning(format!(
+            "{found} is not supported: 1.{OLDEST} or later is required"
+        )),
     }
 }
 
@@ -112,8 +114,8 @@ pub fn clock(answer: &Result<Answer, String>) -> Verdict {
     }
     let apart = SignedDuration::from_secs(apart.as_secs());
     warning(format!(
-        "{apart:#} {which} the API server's: the election does not go by it, but certificates and tokens are judged by it, and \
-         times in the Lease, statuses, events and traces are as wrong; see that both machines' clocks are set (NTP)"
+        "{apart:#} {which} the API server's: the election does not depend on it, but the validity of certificates and \
+         tokens does, and times in the Lease, statuses, events and traces are wrong; synchronize both machines' clocks (NTP)"
     ))
 }
 
@@ -153,16 +155,17 @@ mod tests {
             judge(at_version("1", "36+")),
             ok("v1.36+ at https://host:6443")
         );
-        let old = "v1.32 at https://host:6443 is not supported: 1.33 or later is";
+        let old = "v1.32 at https://host:6443 is not supported: 1.33 or later is required";
         assert_eq!(judge(at_version("1", "32")), warning(old));
-        let new = "v1.38 at https://host:6443 is newer than what this version is tested on, 1.37: see whether there is a newer one";
+        let new = "v1.38 at https://host:6443 is newer than 1.37, the latest that this version is tested with: check \
+                   for a newer version";
         assert_eq!(judge(at_version("1", "38")), warning(new));
         for (status, body, says) in [
-            (401, "{}", "https://host:6443 answers 401 Unauthorized; "),
+            (401, "{}", "https://host:6443 returned 401 Unauthorized; "),
             (
                 200,
                 "hello",
-                "https://host:6443 answers, but not as an API server does; ",
+                "https://host:6443 responds, but is not an API server; ",
             ),
         ] {
             let (grade, text) = judge(answer(status, body));

@@ -190,8 +190,8 @@ async fn lease_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
         }
     }
     Ok(worst(found, || match well.len() {
-        0 => ok("none judges it"),
-        _ => ok(format!("judged by {}", few(&well))),
+        0 => ok("no webhook matches"),
+        _ => ok(format!("matched by {}", few(&well))),
     }))
 }
 
@@ -223,17 +223,17 @@ fn on_renewals(hook: &Hook, judged: &Judged, renewal: Duration) -> Option<Verdic
     let resources = judged.resources();
     match down {
         Some(why) if hook.fails() && judged.judges == Judges::Yes => Some(error(format!(
-            "{id} refuses writes to {resources}, and no replica leads: {why}, and its failurePolicy is Fail"
+            "{id} blocks writes to {resources}, and no replica can lead: {why}, and its failurePolicy is Fail"
         ))),
         Some(why) if hook.fails() => Some(warning(format!(
-            "{id} may refuse writes to {resources}, and then no replica leads: {why}, and its failurePolicy is Fail"
+            "{id} may block writes to {resources}, and then no replica can lead: {why}, and its failurePolicy is Fail"
         ))),
         _ if limit >= renewal => Some(warning(format!(
-            "{id} may take {limit:?} (timeoutSeconds) for a write to {resources}, and a renewal is given up after {renewal:?}: while it \
-             does not answer, no replica leads"
+            "{id} may take {limit:?} (timeoutSeconds) for a write to {resources}, and a renewal times out after \
+             {renewal:?}: while the webhook does not respond, no replica can lead"
         ))),
         _ if hook.fails() => Some(warning(format!(
-            "while {id} does not answer, no replica leads: it judges writes to {resources}, and its failurePolicy is Fail"
+            "while {id} does not respond, no replica can lead: it matches writes to {resources}, and its failurePolicy is Fail"
         ))),
         _ => None,
     }
@@ -277,8 +277,8 @@ async fn write_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
         }
     }
     Ok(worst(found, || match well.len() {
-        0 => ok("none judges them"),
-        _ => ok(format!("judged by {}", few(&well))),
+        0 => ok("no webhook matches"),
+        _ => ok(format!("matched by {}", few(&well))),
     }))
 }
 
@@ -293,21 +293,21 @@ fn in_the_way(hook: &Hook, judged: &Judged, is_broad: bool, limit: Duration) -> 
     match down {
         Some(why) if hook.fails() => {
             let refuses = judged.judges == Judges::Yes;
-            let verb = if refuses { "refuses" } else { "may refuse" };
+            let verb = if refuses { "blocks" } else { "may block" };
             let verdict = if refuses && judged.is_work && is_broad {
                 error
             } else {
                 warning
             };
             Some(verdict(format!(
-                "{id} {verb} writes to {resources} in {places}: {why}, and its failurePolicy is Fail: see that it runs, or delete the \
-                 configuration if the webhook is no longer installed"
+                "{id} {verb} writes to {resources} in {places}: {why}, and its failurePolicy is Fail: check that it runs, \
+                 or delete the configuration if the webhook is no longer installed"
             )))
         }
         _ if takes >= limit && judged.is_work => Some(warning(format!(
-            "{id} may take {takes:?} for writes to {resources} in {places}, and each is given up after {limit:?}: while it does not \
-             answer, nothing is written there, whatever its failurePolicy: give it a shorter timeoutSeconds, or the election a longer \
-             lease_duration and renew_deadline"
+            "{id} may take {takes:?} for writes to {resources} in {places}, and each write times out after {limit:?}: while \
+             the webhook does not respond, nothing is written there, whatever its failurePolicy: set a shorter \
+             timeoutSeconds, or a longer lease_duration and renew_deadline"
         ))),
         _ => None,
     }
@@ -452,7 +452,7 @@ async fn policy_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
         }
     }
     Ok(match texts.len() {
-        0 => ok("none judges the controller's writes, apart from the fencing policy"),
+        0 => ok("none matches the controller's writes, apart from the fencing policy"),
         _ => ok(few(&texts)),
     })
 }
