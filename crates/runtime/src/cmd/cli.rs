@@ -253,13 +253,13 @@ async fn reload(
                 level.set(&config.log.level);
                 tracing::info!(
                     log.level = config.log.level,
-                    "SIGHUP: log.level as configured now"
+                    "SIGHUP: applied the configured log.level"
                 );
             }
             Err(problems) => {
                 let problems: Vec<&str> = problems.lines().collect();
                 tracing::warn!(
-                    "SIGHUP: the configuration is wrong, nothing changes: {}",
+                    "SIGHUP: invalid configuration, nothing changed: {}",
                     problems.join("; ")
                 );
             }
