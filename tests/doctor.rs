@@ -39,15 +39,15 @@ const CRD: &str = "foos.samplecontroller.k8s.io";
 const ANSWERS: [&str; 16] = [
     "ok API server: v1 at SERVER",
     "ok clock: within 5s of the API server's",
-    "ok CRD foos.samplecontroller.k8s.io: established, and as this program has it",
-    "ok rights in all namespaces: all that are needed",
-    "ok rights to the Lease: all that are needed",
-    "ok rights to the fencing record: all that are needed",
-    "ok Lease: foo-system/foo-controller: nobody holds it",
-    "ok fencing policy: foo-controller-fencing goes by serviceaccount/foo-controller-fencing in foo-system",
-    "ok webhooks on the Lease: none judges it",
-    "ok webhooks on writes: none judges them",
-    "ok admission policies: none judges the controller's writes, apart from the fencing policy",
+    "ok CRD foos.samplecontroller.k8s.io: established, the same as this program's",
+    "ok permissions in all namespaces: all granted",
+    "ok permissions for the Lease: all granted",
+    "ok permissions for the fencing record: all granted",
+    "ok Lease: foo-system/foo-controller: no holder",
+    "ok fencing policy: foo-controller-fencing uses the record serviceaccount/foo-controller-fencing in foo-system",
+    "ok webhooks on the Lease: no webhook matches",
+    "ok webhooks on writes: no webhook matches",
+    "ok admission policies: none matches the controller's writes, apart from the fencing policy",
     "ok other installations: none",
     "ok namespaces with foos: 0 in 0",
     "skipped collector: telemetry.endpoint is not set, nor an OTEL_EXPORTER_OTLP_*ENDPOINT",
@@ -224,7 +224,7 @@ async fn the_lease_is_told_as_it_is() {
     );
     assert!(
         line.ends_with(
-            " ago, expired after 15s: no replica runs that can take it; see their pods and logs"
+            " ago, expired after 15s: no running replica can take it; check their pods and logs"
         ),
         "{line}"
     );
@@ -232,8 +232,8 @@ async fn the_lease_is_told_as_it_is() {
     administrator().await.is_but_for(
         0,
         &[
-            "warning Lease: foo-system/foo-controller: held by a_b, but without a renewTime, or without a duration: somebody has \
-             edited it; a replica takes it after 15s",
+            "warning Lease: foo-system/foo-controller: held by a_b, but without a renewTime, or without a duration: it was \
+             edited; a replica takes it after 15s",
         ],
     );
     kubectl("delete lease foo-controller -n foo-system").await;
@@ -246,7 +246,7 @@ async fn the_lease_is_told_as_it_is() {
         .is_but_for(
             0,
             &[
-                "skipped rights to the Lease: leader_election.enabled is false",
+                "skipped permissions for the Lease: leader_election.enabled is false",
                 "skipped Lease: leader_election.enabled is false",
                 "skipped webhooks on the Lease: leader_election.enabled is false",
             ],
@@ -286,7 +286,7 @@ async fn a_crd_that_is_not_this_programs_is_told() {
                 schema["properties"]["spec"]["properties"]["replicas"]["maximum"] = 5.into();
             },
             1,
-            "error CRD foos.samplecontroller.k8s.io: another one than this program's: \
+            "error CRD foos.samplecontroller.k8s.io: different from this program's: \
              v1alpha1.schema.properties.spec.properties.replicas.maximum is 5, and not 10: kubectl apply -f deploy/crd.yaml",
         ),
         (
@@ -296,24 +296,24 @@ async fn a_crd_that_is_not_this_programs_is_told() {
             },
             0,
             "warning CRD foos.samplecontroller.k8s.io: newer than this program: it has \
-             v1alpha1.schema.properties.spec.properties.color: upgrade that, too",
+             v1alpha1.schema.properties.spec.properties.color: upgrade this program, too",
         ),
         (
             |version| version["additionalPrinterColumns"][0]["name"] = "Of".into(),
             0,
-            "warning CRD foos.samplecontroller.k8s.io: another one than this program's: v1alpha1.additionalPrinterColumns differs: \
-             kubectl apply -f deploy/crd.yaml",
+            "warning CRD foos.samplecontroller.k8s.io: different from this program's: v1alpha1.additionalPrinterColumns \
+             differs: kubectl apply -f deploy/crd.yaml",
         ),
         (
             |version| version["served"] = false.into(),
             1,
-            "error CRD foos.samplecontroller.k8s.io: another one than this program's: v1alpha1.served is false, and not true: \
+            "error CRD foos.samplecontroller.k8s.io: different from this program's: v1alpha1.served is false, and not true: \
              kubectl apply -f deploy/crd.yaml",
         ),
         (
             |_| {},
             0,
-            "ok CRD foos.samplecontroller.k8s.io: established, and as this program has it",
+            "ok CRD foos.samplecontroller.k8s.io: established, the same as this program's",
         ),
     ];
     for (change, code, line) in cases {
@@ -362,24 +362,24 @@ async fn rights_that_are_missing_are_named() {
         "system:serviceaccount:foo-system:foo-controller",
     );
     let unseen = [
-        "skipped webhooks on the Lease: not allowed to list validatingwebhookconfigurations: that takes the permissions of an \
-         administrator",
-        "skipped webhooks on writes: not allowed to list validatingwebhookconfigurations: that takes the permissions of an \
-         administrator",
-        "skipped admission policies: not allowed to list namespaces: that takes the permissions of an administrator",
-        "skipped CRD foos.samplecontroller.k8s.io: served; whether it is this program's cannot be seen: not allowed to get \
+        "skipped webhooks on the Lease: not allowed to list validatingwebhookconfigurations: this requires the permissions \
+         of an administrator",
+        "skipped webhooks on writes: not allowed to list validatingwebhookconfigurations: this requires the permissions of \
+         an administrator",
+        "skipped admission policies: not allowed to list namespaces: this requires the permissions of an administrator",
+        "skipped CRD foos.samplecontroller.k8s.io: served; cannot compare it with this program's: not allowed to get \
          customresourcedefinitions",
-        "skipped fencing policy: not allowed to look at it: that takes the rights of an administrator",
+        "skipped fencing policy: not allowed to get it: this requires the permissions of an administrator",
     ];
     let others = [
-        "skipped other installations: not allowed to list leases: that takes the permissions of an administrator",
-        "skipped namespaces with foos: not allowed to list namespaces: that takes the permissions of an administrator",
+        "skipped other installations: not allowed to list leases: this requires the permissions of an administrator",
+        "skipped namespaces with foos: not allowed to list namespaces: this requires the permissions of an administrator",
     ];
     let all = [&unseen[..], &others].concat();
     doctor(&account, &[]).await.is_but_for(0, &all);
 
-    let without_record = "skipped rights to the fencing record: not allowed to get serviceaccounts/foo-controller-fencing, as where \
-                          deploy/components/fencing is not installed";
+    let without_record = "skipped permissions for the fencing record: not allowed to get serviceaccounts/foo-controller-fencing, \
+                          which is normal without deploy/components/fencing";
     let nobody = kubeconfig_as(folder.path(), "nobody");
     doctor(&nobody, &[]).await.is_but_for(
         1,
@@ -389,12 +389,12 @@ async fn rights_that_are_missing_are_named() {
             unseen[2],
             unseen[3],
             unseen[4],
-            "skipped other installations: not allowed to list deployments: that takes the permissions of an administrator",
-            "skipped namespaces with foos: not allowed to list foos: that takes the permissions of an administrator",
-            "error rights in all namespaces: not allowed to list foos, watch foos, list deployments, watch deployments, create \
-             deployments, patch deployments, update foos/status, create events, patch events in all namespaces: apply the \
-             ClusterRole in deploy/base and its binding",
-            "error rights to the Lease: not allowed to get leases/foo-controller, watch leases/foo-controller, patch \
+            "skipped other installations: not allowed to list deployments: this requires the permissions of an administrator",
+            "skipped namespaces with foos: not allowed to list foos: this requires the permissions of an administrator",
+            "error permissions in all namespaces: not allowed to list foos, watch foos, list deployments, watch \
+             deployments, create deployments, patch deployments, update foos/status, create events, patch events in all \
+             namespaces: apply the ClusterRole in deploy/base and its binding",
+            "error permissions for the Lease: not allowed to get leases/foo-controller, watch leases/foo-controller, patch \
              leases/foo-controller, create leases, create events, patch events in namespace foo-system: apply the Role in \
              deploy/base and its binding",
             without_record,
@@ -428,9 +428,9 @@ async fn rights_that_are_missing_are_named() {
     .await;
     let said = doctor(&limited, &["--namespace=default", "--namespace=elsewhere"]).await;
     let expected = [
-        "ok rights in namespace default: all that are needed",
-        "error rights in namespace elsewhere: not allowed to patch deployments in namespace elsewhere: apply the ClusterRole in \
-         deploy/base and its binding",
+        "ok permissions in namespace default: all granted",
+        "error permissions in namespace elsewhere: not allowed to patch deployments in namespace elsewhere: apply the \
+         ClusterRole in deploy/base and its binding",
     ];
     assert_eq!(said.lines()[3..5], expected, "{said:?}");
     kubectl("delete namespace elsewhere --wait=false").await;
@@ -469,8 +469,8 @@ async fn a_policy_that_does_not_go_by_this_lease_is_told() {
     patch(binding, &param("elsewhere", "foo-controller-fencing")).await;
     is(
         1,
-        "error fencing policy: foo-controller-fencing goes by serviceaccount/foo-controller-fencing in elsewhere, and the Lease's is \
-         foo-controller-fencing in foo-system: name that in its binding's paramRef",
+        "error fencing policy: foo-controller-fencing uses the record serviceaccount/foo-controller-fencing in elsewhere, \
+         but the Lease's is foo-controller-fencing in foo-system: specify that in the binding's paramRef",
     )
     .await;
     patch(binding, &param("foo-system", "foo-controller-fencing")).await;
@@ -478,8 +478,8 @@ async fn a_policy_that_does_not_go_by_this_lease_is_told() {
     let other = doctor(CLUSTER.kubeconfig(), &["--lease-name=other"]).await;
     assert_eq!(
         other.lines()[7],
-        "error fencing policy: foo-controller-fencing goes by serviceaccount/foo-controller-fencing in foo-system, and the Lease's is \
-         other-fencing in foo-system: name that in its binding's paramRef"
+        "error fencing policy: foo-controller-fencing uses the record serviceaccount/foo-controller-fencing in foo-system, \
+         but the Lease's is other-fencing in foo-system: specify that in the binding's paramRef"
     );
     // With a record in that namespace, the policy belongs to another installation.
     patch(binding, &param("default", "foo-controller-fencing")).await;
@@ -502,9 +502,9 @@ async fn a_policy_that_does_not_go_by_this_lease_is_told() {
     kubectl("delete serviceaccount foo-controller -n foo-system").await;
     is(
         1,
-        "error fencing policy: the fencing policy judges no writes: it is about system:serviceaccount:foo-system:foo-controller, and \
-         there is no such service account; name the controller's in the annotation samplecontroller.k8s.io/controller-account of \
-         serviceaccount/foo-controller-fencing in foo-system",
+        "error fencing policy: the fencing policy is not in force: it applies to \
+         system:serviceaccount:foo-system:foo-controller, and there is no such service account; specify the controller's in \
+         the annotation samplecontroller.k8s.io/controller-account of serviceaccount/foo-controller-fencing in foo-system",
     )
     .await;
     fencing::install(&CLUSTER).await;
@@ -515,22 +515,22 @@ async fn a_policy_that_does_not_go_by_this_lease_is_told() {
     .await;
     is(
         1,
-        "error fencing policy: foo-controller-fencing refuses nothing: its binding's validationActions lack Deny; apply \
+        "error fencing policy: foo-controller-fencing rejects nothing: its binding's validationActions lack Deny; apply \
          deploy/components/fencing",
     )
     .await;
     kubectl("delete validatingadmissionpolicybinding foo-controller-fencing").await;
     is(
         1,
-        "error fencing policy: foo-controller-fencing is not bound, and judges nothing: apply deploy/components/fencing",
+        "error fencing policy: foo-controller-fencing has no binding, and is not in force: apply deploy/components/fencing",
     )
     .await;
     fencing::install(&CLUSTER).await;
     kubectl("delete serviceaccount foo-controller-fencing -n foo-system").await;
     is(
         1,
-        "error fencing policy: foo-controller-fencing judges nothing: serviceaccount/foo-controller-fencing in foo-system, which it \
-         goes by, is missing; apply deploy/components/fencing",
+        "error fencing policy: foo-controller-fencing is not in force: its record serviceaccount/foo-controller-fencing in \
+         foo-system is missing; apply deploy/components/fencing",
     )
     .await;
     fencing::install(&CLUSTER).await;
@@ -538,15 +538,15 @@ async fn a_policy_that_does_not_go_by_this_lease_is_told() {
     patch(policy, &json!({ "spec": { "failurePolicy": "Ignore" } })).await;
     is(
         0,
-        "warning fencing policy: foo-controller-fencing lets a write pass that it cannot judge: failurePolicy is Ignore, and not \
+        "warning fencing policy: foo-controller-fencing admits writes that it cannot evaluate: failurePolicy is Ignore, not \
          Fail; apply deploy/components/fencing",
     )
     .await;
     patch(policy, &json!({ "spec": { "failurePolicy": "Fail" } })).await;
     assert_eq!(
         led_by_a_pod_of("renamed").await.lines()[7],
-        "error fencing policy: foo-controller-fencing does not judge system:serviceaccount:foo-system:renamed, who holds the Lease: \
-         name its service account in the annotation samplecontroller.k8s.io/controller-account of \
+        "error fencing policy: foo-controller-fencing does not apply to system:serviceaccount:foo-system:renamed, which \
+         holds the Lease: specify its service account in the annotation samplecontroller.k8s.io/controller-account of \
          serviceaccount/foo-controller-fencing in foo-system"
     );
     let said = led_by_a_pod_of("foo-controller").await;
@@ -557,16 +557,17 @@ async fn a_policy_that_does_not_go_by_this_lease_is_told() {
     record("c_d").await;
     assert_eq!(
         administrator().await.lines()[7],
-        "warning fencing policy: foo-controller-fencing lets \"c_d\" write, says serviceaccount/foo-controller-fencing in \
-         foo-system, and the Lease is \"a_b\"'s: if that stays so, see the log of the latter, and its right to patch the record"
+        "warning fencing policy: foo-controller-fencing: the record serviceaccount/foo-controller-fencing in foo-system \
+         names \"c_d\", but the Lease's holder is \"a_b\": if this lasts, check the holder's log and its permission to \
+         patch the record"
     );
     CLUSTER.release_lease("foo-system", "foo-controller").await;
     let kind = json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease" });
     patch(policy, &json!({ "spec": { "paramKind": kind } })).await;
     is(
         1,
-        "error fencing policy: foo-controller-fencing goes by coordination.k8s.io/v1 Lease, and not by a ServiceAccount: apply \
-         deploy/components/fencing of this version",
+        "error fencing policy: foo-controller-fencing uses coordination.k8s.io/v1 Lease as the record, not a \
+         ServiceAccount: apply deploy/components/fencing of this version",
     )
     .await;
     kubectl("delete -k deploy/components/fencing").await;
@@ -592,7 +593,7 @@ async fn a_collector_that_is_down_is_told() {
     said.is_but_for(0, &[&connected]);
     assert!(up.requests().is_empty(), "{:?}", up.requests());
 
-    let then = "; what is exported is lost meanwhile, and the work goes on: see telemetry.endpoint, and that the collector runs";
+    let then = "; exported data is lost until then, and reconciling continues: check telemetry.endpoint and the collector";
     let down = Mock::start(Behaviour::Refuse).await;
     let said = with(&format!("--otlp-endpoint={}", down.endpoint())).await;
     let refused = format!(
@@ -618,8 +619,8 @@ async fn a_replica_that_asks_for_a_token_is_not_asked_from_elsewhere() {
     doctor(CLUSTER.kubeconfig(), &flags).await.is_but_for(
         0,
         &[
-            "skipped replica: with http.metrics_auth, it is asked from within its container alone: kubectl exec -n NAMESPACE POD \
-             -- /proc/1/exe doctor",
+            "skipped replica: with http.metrics_auth, run doctor inside the container: kubectl exec -n NAMESPACE POD -- \
+             /proc/1/exe doctor",
         ],
     );
 }
@@ -629,15 +630,15 @@ async fn a_replica_that_asks_for_a_token_is_not_asked_from_elsewhere() {
 #[tokio::test]
 async fn no_cluster_is_told_in_time() {
     let _alone = installed().await;
-    let silent = "skipped clock|skipped CRD foos.samplecontroller.k8s.io|skipped rights in all namespaces|skipped rights to the \
-                  Lease|skipped rights to the fencing record|skipped Lease|skipped fencing policy|skipped webhooks on the Lease|skipped webhooks on writes|skipped admission \
-                  policies|skipped other installations|skipped namespaces with foos";
+    let silent = "skipped clock|skipped CRD foos.samplecontroller.k8s.io|skipped permissions in all namespaces|skipped permissions for \
+                  the Lease|skipped permissions for the fencing record|skipped Lease|skipped fencing policy|skipped webhooks on \
+                  the Lease|skipped webhooks on writes|skipped admission policies|skipped other installations|skipped namespaces with foos";
     let silent: Vec<_> = silent
         .split('|')
         .map(|it| format!("{it}: the API server does not answer"))
         .collect();
     let mut lines: Vec<&str> = silent.iter().map(String::as_str).collect();
-    let see = "see that it runs, and that it is the one that is meant (--kubeconfig, --master)";
+    let see = "check that it runs, and that the address is right (--kubeconfig, --master)";
     let nobody = Mock::start(Behaviour::Refuse).await;
     let address = nobody.endpoint().replace("http://", "https://");
     let said = doctor(CLUSTER.kubeconfig(), &[&format!("--master={address}")]).await;

@@ -249,10 +249,10 @@ async fn webhooks_in_the_way_are_named() {
                    operator: NotIn, values: [foo-system]}]";
     let gone = "its Service default/nowhere does not exist";
     let mend =
-        "see that it runs, or delete the configuration if the webhook is no longer installed";
+        "check that it runs, or delete the configuration if the webhook is no longer installed";
     let refuses = |why: &str| {
         format!(
-            "error webhooks on writes: {id} refuses writes to deployments in judged: {why}, {fails}: {mend}"
+            "error webhooks on writes: {id} blocks writes to deployments in judged: {why}, {fails}: {mend}"
         )
     };
     let none = Value::Null;
@@ -267,7 +267,7 @@ async fn webhooks_in_the_way_are_named() {
             &none,
             1,
             format!(
-                "error webhooks on the Lease: {id} refuses writes to leases, and no replica leads: {gone}, {fails}: {exclude}"
+                "error webhooks on the Lease: {id} blocks writes to leases, and no replica can lead: {gone}, {fails}: {exclude}"
             ),
         ),
         (
@@ -278,7 +278,8 @@ async fn webhooks_in_the_way_are_named() {
             &conditions,
             0,
             format!(
-                "warning webhooks on the Lease: {id} may refuse writes to leases, and then no replica leads: {gone}, {fails}: {exclude}"
+                "warning webhooks on the Lease: {id} may block writes to leases, and then no replica can lead: {gone}, \
+                 {fails}: {exclude}"
             ),
         ),
         (
@@ -289,7 +290,8 @@ async fn webhooks_in_the_way_are_named() {
             &up(ca),
             0,
             format!(
-                "warning webhooks on the Lease: while {id} does not answer, no replica leads: it judges writes to leases, {fails}: {exclude}"
+                "warning webhooks on the Lease: while {id} does not respond, no replica can lead: it matches writes to \
+                 leases, {fails}: {exclude}"
             ),
         ),
         (
@@ -300,8 +302,8 @@ async fn webhooks_in_the_way_are_named() {
             &up(ca),
             0,
             format!(
-                "warning webhooks on the Lease: {id} may take 10s (timeoutSeconds) for a write to leases, and a renewal is given up \
-                 after 5s: while it does not answer, no replica leads: {exclude}"
+                "warning webhooks on the Lease: {id} may take 10s (timeoutSeconds) for a write to leases, and a renewal \
+                 times out after 5s: while the webhook does not respond, no replica can lead: {exclude}"
             ),
         ),
         (
@@ -311,7 +313,7 @@ async fn webhooks_in_the_way_are_named() {
             leases,
             &up(ca),
             0,
-            format!("ok webhooks on the Lease: judged by {id} (Ignore, 3s)"),
+            format!("ok webhooks on the Lease: matched by {id} (Ignore, 3s)"),
         ),
         (None, "Fail", 1, deployments, &none, 1, refuses(gone)),
         (
@@ -357,7 +359,7 @@ async fn webhooks_in_the_way_are_named() {
             deployments,
             &up(ca),
             0,
-            format!("ok webhooks on writes: judged by {id} (Fail, 1s)"),
+            format!("ok webhooks on writes: matched by {id} (Fail, 1s)"),
         ),
         (
             None,
@@ -366,7 +368,7 @@ async fn webhooks_in_the_way_are_named() {
             deployments,
             &none,
             0,
-            format!("ok webhooks on writes: judged by {id} (Ignore, 1s)"),
+            format!("ok webhooks on writes: matched by {id} (Ignore, 1s)"),
         ),
         (
             Some(true),
@@ -376,9 +378,9 @@ async fn webhooks_in_the_way_are_named() {
             &up(ca),
             0,
             format!(
-                "warning webhooks on writes: {id} may take 30s for writes to deployments in judged, and each is given up after 10.5s: while \
-                 it does not answer, nothing is written there, whatever its failurePolicy: give it a shorter timeoutSeconds, or the \
-                 election a longer lease_duration and renew_deadline"
+                "warning webhooks on writes: {id} may take 30s for writes to deployments in judged, and each write times \
+                 out after 10.5s: while the webhook does not respond, nothing is written there, whatever its failurePolicy: \
+                 set a shorter timeoutSeconds, or a longer lease_duration and renew_deadline"
             ),
         ),
     ] {

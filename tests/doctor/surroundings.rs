@@ -42,17 +42,17 @@ async fn another_installation_is_seen() {
         (
             "",
             "",
-            "error other installations: the installation in second serves all namespaces, too",
+            "error other installations: the installation in second also serves all namespaces",
         ),
         (
             "default",
             "",
-            "error other installations: the installation in second serves default, too",
+            "error other installations: the installation in second also serves default",
         ),
         (
             "default",
             "--namespace=default",
-            "error other installations: the installation in second serves default, too",
+            "error other installations: the installation in second also serves default",
         ),
         (
             "default",
@@ -114,8 +114,9 @@ async fn namespaces_that_refuse_pods_are_named() {
     .await;
     assert_eq!(
         line(check, &[]).await,
-        "warning namespaces with foos: namespace strict enforces the Pod Security level restricted, and the pods of its 1 foos need \
-         baseline: they are refused; kubectl label namespace strict --overwrite pod-security.kubernetes.io/enforce=baseline"
+        "warning namespaces with foos: namespace strict enforces the Pod Security level restricted, and the pods of its 1 \
+         foos need baseline: they are rejected; kubectl label namespace strict --overwrite \
+         pod-security.kubernetes.io/enforce=baseline"
     );
     // The namespace is not served.
     assert_eq!(line(check, &["--namespace=default"]).await, ANSWERS[12]);
@@ -139,8 +140,8 @@ async fn namespaces_that_refuse_pods_are_named() {
     CLUSTER.kubectl(&args).await.success();
     assert_eq!(
         line(check, &[]).await,
-        "warning namespaces with foos: ResourceQuota strict/q is used up: pods 2 of 2: new pods or objects there are refused; raise it, \
-         or delete what is not needed"
+        "warning namespaces with foos: ResourceQuota strict/q is used up: pods 2 of 2: new pods or objects there are \
+         rejected; raise it, or delete what is not needed"
     );
     kubectl("delete quota q -n strict").await;
 
@@ -153,8 +154,9 @@ async fn namespaces_that_refuse_pods_are_named() {
     patch("deployment foo-controller", &user).await;
     assert_eq!(
         line(check, &[]).await,
-        "warning namespaces with foos: the pods in foo-system have runAsUser: 65532, and the namespace's openshift.io/sa.scc.uid-range is \
-         1000680000/10000: OpenShift refuses them, unless their service account may use another SCC; remove runAsUser"
+        "warning namespaces with foos: the pods in foo-system have runAsUser: 65532, and the namespace's \
+         openshift.io/sa.scc.uid-range is 1000680000/10000: OpenShift rejects them, unless their service account may use \
+         another SCC; remove runAsUser"
     );
     kubectl(&format!("annotate namespace foo-system {range}-")).await;
     kubectl("delete foo f -n strict").await;
@@ -185,9 +187,9 @@ async fn deployments_that_are_left_are_named() {
     kubectl("delete deployment left").await;
     assert_eq!(
         found,
-        "error CRD foos.samplecontroller.k8s.io: missing: kubectl apply -f deploy/crd.yaml; objects of each former Foo run on \
-         (deployments/default/left): the garbage collector deletes them once the CRD is back; to keep one, remove its ownerReferences \
-         before"
+        "error CRD foos.samplecontroller.k8s.io: missing: kubectl apply -f deploy/crd.yaml; objects of deleted Foos still \
+         exist (deployments/default/left): the garbage collector deletes them when the CRD is installed; to keep one, \
+         remove its ownerReferences first"
     );
 }
 
@@ -209,7 +211,7 @@ async fn too_few_file_descriptors_are_reported() {
     assert!(
         lines
             .iter()
-            .any(|line| line.starts_with("ok rights in namespace n19: ")),
+            .any(|line| line.starts_with("ok permissions in namespace n19: ")),
         "{said:?}"
     );
     assert_eq!(said.code, Some(0), "{said:?}");
