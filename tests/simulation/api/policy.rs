@@ -101,7 +101,7 @@ impl Server {
             .unwrap_or_default();
         let words = match request.call.user.pod {
             None | Some(("", _) | (_, "")) => {
-                "the caller's token is not bound to a pod, so it cannot be told whether it leads"
+                "the caller's token is not bound to a pod, so its leadership cannot be checked"
                     .to_owned()
             }
             Some((pod, uid)) => {
@@ -110,12 +110,12 @@ impl Server {
                     return Ok(());
                 }
                 let who = match holder {
-                    "" => ": nobody does".to_owned(),
-                    holder => format!(": \"{holder}\" does"),
+                    "" => ": none".to_owned(),
+                    holder => format!(": \"{holder}\""),
                 };
                 let (namespace, name) = RECORD;
                 format!(
-                    "\"{caller}\" does not lead, says serviceaccount/{name} in {namespace}{who}"
+                    "\"{caller}\" is not the leader named by serviceaccount/{name} in {namespace}{who}"
                 )
             }
         };

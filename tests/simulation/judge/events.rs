@@ -72,7 +72,7 @@ pub fn said_once(case: &Case, found: &mut Vec<Violation>) {
                 let mut logs = case.trace.logs.iter();
                 logs.any(|log| {
                     let is_then = (first..=call.begun).contains(&log.at);
-                    is_then && log.who == call.who && log.text.contains("an event is dropped")
+                    is_then && log.who == call.who && log.text.contains("event dropped")
                 })
             };
             (first + SERIES < call.begun || says_so())

@@ -37,7 +37,7 @@ pub const TOLD: [&str; 10] = [
 ];
 
 /// Part of the message of a condition about a write that admission changed.
-const OTHERWISE: &str = "stored otherwise than asked";
+const OTHERWISE: &str = "admission changed";
 
 /// Longest delay of an Event if it, or an Event before it, meets an obstacle. Includes a last attempt of up to 11 s.
 pub const LATE: Duration = Duration::from_secs(75);
@@ -205,7 +205,7 @@ pub fn foo_of<'a>(case: &'a Case, call: &'a Call) -> Option<&'a str> {
 /// Returns whether the process has reported in this time that its term has ended or is about to end. A stopping process reports
 /// it only with an Event.
 pub fn is_over(case: &Case, who: Who, time: &Range<Time>) -> bool {
-    let said = ["lost the lease", "the term is over"];
+    let said = ["lost the lease", "term ended"];
     let mut logs = case.trace.logs.iter().filter(|log| log.who == who);
     let mut calls = case.trace.calls.iter().filter(|call| call.who == who);
     logs.any(|log| time.contains(&log.at) && said.iter().any(|said| log.text.contains(said)))

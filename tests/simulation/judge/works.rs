@@ -118,7 +118,7 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
         let identity = life.identity();
         // A holder keeps the Lease while a write may be in flight, and logs that.
         let mut logs = case.trace.logs.iter().filter(|log| log.who == life.who);
-        let says_so = logs.any(|log| log.text.contains("not releasing the lease"));
+        let says_so = logs.any(|log| log.text.contains("lease not released"));
         let has_why = says_so && is_on_its_way(case, life, *ended);
         let keeps = !has_why && held(asked) == identity && held(*ended) == identity;
         if keeps && !is_hindered(case, life.who, None, asked, *ended) {
