@@ -246,7 +246,7 @@ impl Bench {
             self.note(Export, Side::Ours, share, 100.0 * with / without);
         }
         let log = run.subject.end();
-        let drops = log.matches("no room for is dropped").count();
+        let drops = log.matches("queue full, dropping").count();
         self.note(
             Export,
             Side::Ours,

@@ -101,7 +101,7 @@ async fn probes_are_answered_where_the_limit_is_too_low_for_all_namespaces() {
     assert!(warning.contains("2001 namespaces need 4002 connections"));
     assert!(warning.contains("may open 256 files"));
     let ready = get(addr, "/readyz?verbose").await;
-    let unserved = "no file descriptors are left to watch namespace too-many-1999";
+    let unserved = "too few file descriptors to watch namespace too-many-1999";
     assert!(
         ready.contains("[+]informer-sync ok") && ready.contains(unserved),
         "{ready}"

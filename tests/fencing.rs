@@ -299,7 +299,7 @@ async fn i1_the_holder_alone_may_write_what_belongs_to_foos() {
     bench
         .refused_to(
             B,
-            "\"pod-b_uid-b\" does not lead, says serviceaccount/foo-controller-fencing in foo-system: \"pod-a_uid-a\" does",
+            "\"pod-b_uid-b\" is not the leader named by serviceaccount/foo-controller-fencing in foo-system: \"pod-a_uid-a\"",
         )
         .await;
     let (a, b) = (bench.pod(A).await, bench.pod(B).await);
@@ -379,7 +379,7 @@ async fn a_record_that_names_nobody_lets_nobody_write() {
         bench.led_by(Some("pod-a_uid-a")).await;
         bench.admitted(A).await;
         bench.led_by(holder).await;
-        bench.refused_to(A, "foo-system: nobody does").await;
+        bench.refused_to(A, "foo-system: none").await;
         let a = bench.pod(A).await;
         for write in FENCED {
             assert!(is_fenced(&bench.write(&a, write).await.unwrap_err()));
@@ -408,7 +408,7 @@ async fn nobody_else_is_judged() {
     };
     judged().await;
     bench.led_by(None).await;
-    bench.refused_to(A, "nobody does").await;
+    bench.refused_to(A, "foo-system: none").await;
     judged().await;
     let delete = DeleteParams::default();
     bench.records.delete(RECORD, &delete).await.unwrap();
@@ -416,7 +416,7 @@ async fn nobody_else_is_judged() {
     bench.admitted(A).await;
     judged().await;
     bench.create_record().await;
-    bench.refused_to(A, "nobody does").await;
+    bench.refused_to(A, "foo-system: none").await;
 }
 
 /// CEL truncates the pod name like [`Identity`].
@@ -523,7 +523,7 @@ async fn fencing_that_was_reinstalled_follows_the_next_leader_on_every_api_serve
     tokio::time::sleep(Duration::from_secs(5)).await;
     apply_overlay(&cluster).await;
     // The new record names no holder until a write of the leader is rejected.
-    for (pod, words) in [(&a, "nobody does"), (&b, "does not lead")] {
+    for (pod, words) in [(&a, "foo-system: none"), (&b, "is not the leader")] {
         for server in &servers {
             pod.refused_at(server, "before", words).await;
         }
@@ -632,7 +632,7 @@ async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
     let replica = Replica::create(&cluster, &name).await;
     // This replica creates the Lease. Another one would have to wait for its full duration.
     let mut creator = replica.run(cluster.kubeconfig(), &[]);
-    creator.wait_for_log("nobody has held the lease yet").await;
+    creator.wait_for_log("lease has no holder").await;
     assert_eq!(creator.stop().await, 0);
     cluster.release_lease(NAMESPACE, LEASE).await;
     // The next renewal is later than all deadlines of this test, so it is not the cause of any event.

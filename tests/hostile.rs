@@ -1019,7 +1019,7 @@ async fn r6b_corrections_against_another_operator_are_delayed() {
             "{message}"
         );
         let begun = Instant::now();
-        controller.wait_for_log("changes the Deployment").await;
+        controller.wait_for_log("keeps reverting Deployment").await;
         sleep(Duration::from_secs(4)).await;
         // At most one per second after the first ten.
         let most = AT_ONCE + 1 + usize::try_from(begun.elapsed().as_secs()).unwrap();

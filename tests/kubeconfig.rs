@@ -255,7 +255,7 @@ const ROWS: &[Row] = &[
     neither("`insecure-skip-tls-verify` and a CA", "remove one of them", Changed(|_, config| cluster(config)["insecure-skip-tls-verify"] = true.into())),
     both("`disable-compression`", Changed(|_, config| cluster(config)["disable-compression"] = true.into())),
     // A proxy may forward a write after the end of its term.
-    neither("`proxy-url`", "without one", Changed(|_, config| cluster(config)["proxy-url"] = "http://127.0.0.1:1".into())),
+    neither("`proxy-url`", "proxies are not supported", Changed(|_, config| cluster(config)["proxy-url"] = "http://127.0.0.1:1".into())),
     // The user.
     both("`token` and `tokenFile`: the file counts", Changed(|here, config| {
         here.write("token", format!("{}\n", token(config).as_str().unwrap()));
@@ -300,7 +300,7 @@ const ROWS: &[Row] = &[
     neither("an exec plugin that prints another `apiVersion`", "it printed credentials of apiVersion", Changed(|here, config| {
         exec(here, config, "true", |plugin| plugin["apiVersion"] = V1BETA1.into());
     })),
-    neither("an exec plugin that needs a terminal (`interactiveMode: Always`)", "standard input is no terminal", Changed(|here, config| {
+    neither("an exec plugin that needs a terminal (`interactiveMode: Always`)", "standard input is not a terminal", Changed(|here, config| {
         exec(here, config, "true", |plugin| plugin["interactiveMode"] = "Always".into());
     })),
     neither("an exec plugin that is not installed: its `installHint` is shown", "; get it there", Changed(|here, config| {
@@ -321,11 +321,11 @@ const ROWS: &[Row] = &[
     both("… of RSA with 2048 bits", Changed(|here, config| served(here, config, "rsa2048", "ca"))),
     kubectl_alone("… of RSA with 1024 bits", "BadSignature", Changed(|here, config| served(here, config, "rsa1024", "ca"))),
     both("issued by RSA-PSS", Changed(|here, config| served(here, config, "by-rsa-pss", "ca-rsa"))),
-    kubectl_alone("issued by P-384 with SHA-512", "signed in a way that is not supported", Changed(|here, config| served(here, config, "by-p384-sha512", "ca-p384"))),
-    kubectl_alone("issued by P-521", "signed in a way that is not supported", Changed(|here, config| served(here, config, "by-p521", "ca-p521"))),
+    kubectl_alone("issued by P-384 with SHA-512", "unsupported signature algorithm", Changed(|here, config| served(here, config, "by-p384-sha512", "ca-p384"))),
+    kubectl_alone("issued by P-521", "unsupported signature algorithm", Changed(|here, config| served(here, config, "by-p521", "ca-p521"))),
     kubectl_alone("a certificate for `*.test`, a name of one label", "not valid for name", Changed(|here, config| served(here, config, "wildcard", "ca"))),
     both("with an intermediate authority", Changed(|here, config| served(here, config, "chained", "ca"))),
-    neither("without its intermediate authority", "none of the certificate authorities", Changed(|here, config| served(here, config, "unchained", "ca"))),
+    neither("without its intermediate authority", "not issued by a configured certificate authority", Changed(|here, config| served(here, config, "unchained", "ca"))),
     both("several authorities in the bundle, with text between them, and an invalid one", Changed(|here, config| {
         served(here, config, "p256", "ca");
         let pem = |name: &str| fs::read_to_string(here.pem(name)).unwrap();
@@ -333,7 +333,7 @@ const ROWS: &[Row] = &[
         here.write("bundle", [&pem("ca-rsa.crt"), "text\n", broken, &pem("ca.crt")].concat());
         cluster(config)["certificate-authority"] = "bundle".into();
     })),
-    neither("a CA bundle without a certificate", "no certificate in the CA bundle", Changed(|here, config| {
+    neither("a CA bundle without a certificate", "no readable certificate", Changed(|here, config| {
         here.write("bundle", "text");
         cluster(config)["certificate-authority"] = "bundle".into();
     })),
@@ -343,7 +343,7 @@ const ROWS: &[Row] = &[
     both("a self-signed certificate in the bundle, without", Changed(|here, config| served(here, config, "self-no-ca", "self-no-ca"))),
     neither("a self-signed certificate with `CA:TRUE` that has expired", "expired", Changed(|here, config| served(here, config, "self-expired", "self-expired"))),
     neither("… for another name", "not valid for name", Changed(|here, config| served(here, config, "self-elsewhere", "self-elsewhere"))),
-    neither("… that is not in the bundle", "not itself in the CA bundle", Changed(|here, config| served(here, config, "self", "ca"))),
+    neither("… that is not in the bundle", "a CA certificate that is not in the CA bundle", Changed(|here, config| served(here, config, "self", "ca"))),
     neither("a certificate that has expired", "expired", Changed(|here, config| served(here, config, "expired", "ca"))),
     neither("a certificate that is not valid yet", "not valid yet", Changed(|here, config| served(here, config, "early", "ca"))),
     neither("a certificate for another name", "not valid for name", Changed(|here, config| served(here, config, "elsewhere", "ca"))),
@@ -353,10 +353,10 @@ const ROWS: &[Row] = &[
     both("a client's key of P-256 in PKCS #8", Changed(|here, config| client(here, config, "client-p256"))),
     both("… of P-256 in SEC 1, after its parameters", Changed(|here, config| client(here, config, "client-sec1"))),
     both("… of P-384", Changed(|here, config| client(here, config, "client-p384"))),
-    kubectl_alone("… of P-521", "the client key is of a kind that is not supported", Changed(|here, config| client(here, config, "client-p521"))),
+    kubectl_alone("… of P-521", "the type of the client key is not supported", Changed(|here, config| client(here, config, "client-p521"))),
     both("… of Ed25519", Changed(|here, config| client(here, config, "client-ed25519"))),
     both("… of RSA in PKCS #1", Changed(|here, config| client(here, config, "client-pkcs1"))),
-    kubectl_alone("… of RSA with 1024 bits", "the client key is of a kind that is not supported", Changed(|here, config| client(here, config, "client-rsa1024"))),
+    kubectl_alone("… of RSA with 1024 bits", "the type of the client key is not supported", Changed(|here, config| client(here, config, "client-rsa1024"))),
     both("a client certificate of X.509 version 1 (MicroK8s)", Changed(|here, config| client(here, config, "client-v1"))),
     both("`client-certificate-data` and `client-key-data`", Changed(|here, config| {
         client(here, config, "client-p256");
@@ -364,7 +364,7 @@ const ROWS: &[Row] = &[
         *user(config) = json!({ "client-certificate-data": cert + "\n", "client-key-data": key + "\n" });
     })),
     neither("a client key with a passphrase", "openssl pkey", Changed(|here, config| client(here, config, "client-encrypted"))),
-    neither("another certificate's key", "not that of the client certificate", Changed(|here, config| {
+    neither("another certificate's key", "does not match the client certificate", Changed(|here, config| {
         client(here, config, "client-p256");
         user(config)["client-key"] = here.pem("client-sec1.key").into();
     })),

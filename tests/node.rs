@@ -722,8 +722,8 @@ async fn a_running_pod_takes_over_a_changed_log_level() {
         "kubectl exec -n {NAMESPACE} {name} -- /proc/1/exe doctor"
     ))
     .await;
-    assert!(found.contains("rights in all namespaces"), "{found}");
-    let said = pod.logs("log.level as configured now").await;
+    assert!(found.contains("permissions in all namespaces"), "{found}");
+    let said = pod.logs("applied the configured log.level").await;
     assert!(said.contains("debug"), "{said}");
     let pods = installation.pods().await;
     assert!(pods.iter().all(|pod| pod.restarts == 0), "{pods:?}");

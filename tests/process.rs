@@ -141,7 +141,7 @@ async fn proxies_of_the_environment_are_not_used() {
     assert_eq!(
         last,
         format!(
-            "error: the kubeconfig names the proxy {silent_url}/ (proxy-url): the API server is to be reached without one"
+            "error: the kubeconfig specifies the proxy {silent_url}/ (proxy-url): proxies are not supported"
         )
     );
 }
@@ -431,11 +431,11 @@ async fn p2_work_in_flight_finishes() {
 async fn p2_work_that_hangs_is_cut_off() {
     let mut flight = InFlight::start(&["--shutdown-timeout=1s"]).await;
     assert_eq!(flight.controller.stop().await, 0);
-    flight.controller.wait_for_log("cut off").await;
     flight
         .controller
-        .wait_for_log("not releasing the lease")
+        .wait_for_log("aborting running reconciles")
         .await;
+    flight.controller.wait_for_log("lease not released").await;
     assert_eq!(flight.creates[0].go().await, 201, "it lands now");
     assert!(!flight.is_released().await);
 }
@@ -469,7 +469,7 @@ async fn p3_every_retry_names_its_object_and_reason() {
             .wait_for_log(&format!("attempt={attempt} "))
             .await;
         for part in [
-            "WARN Resource \"taken\" already exists and is not managed by Foo; trying again",
+            "WARN Resource \"taken\" already exists and is not managed by Foo; retrying",
             &format!("object={namespace}/taken"),
             "reason=\"ErrResourceExists\"",
             "delay=",
@@ -774,7 +774,7 @@ async fn a_forbidden_namespace_stops_no_other() {
     ready(&two, 200, "[+]informer-sync ok\n").await;
     apply(shared(), &b, &foo("second")).await;
     deployed(&b, "second", SOON).await;
-    let begun = two.logged("started workers for another namespace");
+    let begun = two.logged("namespace in sync: reconciling its objects");
     assert_eq!(begun, 1, "within the term");
 }
 
@@ -833,9 +833,7 @@ async fn a_leader_that_loses_its_rights_lets_another_lead() {
         let begun = Instant::now();
         deployed(&namespace, &name, Duration::from_secs(20)).await;
         assert!(begun.elapsed() > Duration::from_secs(1), "nobody else led");
-        replicas[leader]
-            .wait_for_log("letting somebody else lead")
-            .await;
+        replicas[leader].wait_for_log("giving up leadership").await;
         let released = replicas[leader].wait_for_log("released the lease").await;
         assert!(
             released.contains(accounts[leader].home.as_str()),

@@ -224,9 +224,13 @@ async fn there_is_no_state_by_default() {
     let addr = controller.http_addr().await;
     let (head, body) = get(addr, "/debug/state").await;
     assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
-    assert_eq!(body, "there is nothing but /livez, /readyz, /metrics\n");
+    assert_eq!(
+        body,
+        "not found; available paths: /livez, /readyz, /metrics\n"
+    );
     let begin = format!("warning replica: cannot get http://{addr}/debug/state: ");
-    let missing = format!("{begin}404 Not Found: there is nothing but /livez, /readyz, /metrics; ");
+    let missing =
+        format!("{begin}404 Not Found: not found; available paths: /livez, /readyz, /metrics; ");
     let hint = "kubectl exec -n NAMESPACE POD -- /proc/1/exe doctor";
     let lines = doctor(cluster.kubeconfig(), &namespace, addr).await;
     are(&lines, &[(&missing, hint)]);

@@ -742,7 +742,7 @@ async fn a_bad_collector_holds_nobody_up() {
             controller.log()
         );
         controller
-            .wait_for_log("still to be exported is lost")
+            .wait_for_log("final telemetry export failed")
             .await;
     }
 }
@@ -772,7 +772,7 @@ async fn a_last_export_that_is_lost_is_logged() {
             apply(&namespace, &foo(&name, &name, 1)).await;
             controller.wait_for_log("created the Deployment").await;
             assert_eq!(controller.stop().await, 0);
-            let logged = controller.logged("still to be exported is lost");
+            let logged = controller.logged("final telemetry export failed");
             assert_eq!(
                 logged,
                 usize::from(lost),
@@ -808,7 +808,7 @@ async fn rotated_certificates_are_read_again() {
     collector.kill();
     collector.restart().await;
     controller
-        .wait_for_log("keeps the certificates that it has")
+        .wait_for_log("cannot reload export certificates")
         .await;
     arrives(&collector, "amid").await;
     std::fs::write(&key, old).unwrap();
@@ -817,9 +817,11 @@ async fn rotated_certificates_are_read_again() {
     collector.rotate();
     collector.restart().await;
     arrives(&collector, "after").await;
-    controller.wait_for_log("were read again").await;
+    controller
+        .wait_for_log("reloaded the export certificates")
+        .await;
     assert!(
-        controller.logged("keeps the certificates") <= 3,
+        controller.logged("cannot reload export certificates") <= 3,
         "once for each signal"
     );
 }
@@ -948,7 +950,7 @@ async fn what_is_dropped_is_counted() {
         (point.value > 20.0).then_some(())
     };
     collector.wait_for("spans that were dropped", dropped).await;
-    assert_eq!(controller.logged("the collector is too slow"), 1);
+    assert_eq!(controller.logged("collector too slow"), 1);
 }
 
 /// SIGHUP applies a changed `log.level`. An invalid configuration changes nothing.
@@ -977,14 +979,14 @@ async fn sighup_changes_the_log_level() {
     std::fs::write(&file, "log.level = 'loud'").unwrap();
     controller.signal(Signal::HUP);
     let line = controller
-        .wait_for_log("SIGHUP: the configuration is wrong, nothing changes: ")
+        .wait_for_log("SIGHUP: invalid configuration, nothing changed: ")
         .await;
     assert!(line.contains("log.level = \"loud\""), "{line}");
 
     std::fs::write(&file, "log.level = 'info,hyper_util=trace'").unwrap();
     controller.signal(Signal::HUP);
     controller
-        .wait_for_log("SIGHUP: log.level as configured now")
+        .wait_for_log("SIGHUP: applied the configured log.level")
         .await;
     apply(&namespace, &foo("a", "a", 1)).await;
     controller.wait_for_log("TRACE").await;
@@ -1033,7 +1035,10 @@ async fn no_line_has_credentials_of_an_address() {
             .unwrap();
         let log = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{log}");
-        assert!(log.contains(&format!("names the proxy {shown} ")), "{log}");
+        assert!(
+            log.contains(&format!("specifies the proxy {shown} ")),
+            "{log}"
+        );
         assert!(!log.contains("s3cret"), "{log}");
     }
 }
@@ -1091,6 +1096,6 @@ async fn one_cause_is_logged_a_few_times() {
         line.contains("already exists and is not managed by Foo"),
         "{line}"
     );
-    let logged = controller.logged("; trying again");
+    let logged = controller.logged("; retrying");
     assert!((10..=60).contains(&logged), "{logged} lines");
 }
