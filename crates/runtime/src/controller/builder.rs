@@ -461,7 +461,10 @@ mod tests {
         ];
         for ask in asks {
             let said = refusal(ask);
-            assert!(said.starts_with("events cannot be written"), "{said}");
+            assert!(
+                said.starts_with("events cannot be reconciled or owned"),
+                "{said}"
+            );
         }
     }
 
@@ -508,7 +511,7 @@ mod tests {
         ];
         for (again, plural) in twice {
             let said = refusal(again);
-            let says = format!("{plural} of the group \"example.com\" are watched already");
+            let says = format!("{plural} of the group \"example.com\" are already watched");
             assert!(said.starts_with(&says), "{said}");
         }
     }

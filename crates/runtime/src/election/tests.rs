@@ -331,6 +331,6 @@ async fn a_lease_that_nobody_can_write_is_logged_each_minute() {
         .collect();
     assert!((5..=6).contains(&lines.len()), "{text}");
     assert!(lines.iter().all(|line| line.contains("webhook")), "{text}");
-    assert!(lines[4].contains("lease, for 4m"), "{text}");
+    assert!(lines[4].contains("lease for 4m"), "{text}");
     a.crash();
 }

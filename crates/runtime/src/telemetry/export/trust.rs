@@ -358,6 +358,6 @@ mod tests {
         for _ in 0..3 {
             assert!(Arc::ptr_eq(&first, &trust.config().await));
         }
-        assert!(trust.current.lock().trouble.contains("hang"));
+        assert!(trust.current.lock().trouble.contains("timed out"));
     }
 }
