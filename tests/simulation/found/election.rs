@@ -33,7 +33,7 @@ pub fn stopped_amid_a_write() -> Plan {
 pub fn given_up_and_on_its_way() -> Plan {
     let held = Fault::each(
         Calls::of("patch", "deployments"),
-        Happens::Hangs(us(30_000_000)),
+        Happens::Hangs(us(20_600_000)),
     );
     let back = Deed::ScaleFoo {
         foo: 0,
@@ -42,15 +42,15 @@ pub fn given_up_and_on_its_way() -> Plan {
     let plan = Plan::calm(1, 2, 1, us(260_000_000));
     Plan {
         settings: Settings {
-            lease_duration: Duration::from_secs(60),
-            renew_deadline: Duration::from_secs(40),
+            lease_duration: Duration::from_secs(30),
+            renew_deadline: Duration::from_secs(20),
             ..plan.settings
         },
         steps: vec![
             step(70_000, user(CREATE)),
             step(80_000, What::Fault(held, us(2_000_000))),
             step(80_050, user(SCALE)),
-            step(81_000, What::Action(Action::Stop { replica: 1 })),
+            step(80_200, What::Action(Action::Stop { replica: 1 })),
             step(95_000, user(back)),
             step(120_000, What::Heal),
         ],
