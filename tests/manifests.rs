@@ -64,7 +64,7 @@ fn guarantees_and_tests_have_the_same_numbers() {
     let rows = rows.filter_map(|row| Some(row.split_once(' ')?.0.to_ascii_uppercase()));
     let rows: BTreeSet<_> = rows.filter(|id| is_id(id)).collect();
     let (mut tested, mut judged) = (BTreeSet::new(), BTreeSet::new());
-    let judges = root().join("tests/simulation/judge");
+    let folder = root().join("tests/simulation/judge");
     let code = ["src", "crates", "tests"].map(|folder| sources(&root().join(folder)));
     for path in code.into_iter().flatten() {
         let text = fs::read_to_string(&path).unwrap();
@@ -77,7 +77,7 @@ fn guarantees_and_tests_have_the_same_numbers() {
                 is_test = false;
             }
         }
-        if path.starts_with(&judges) || path == judges.with_extension("rs") {
+        if path.starts_with(&folder) || path == folder.with_extension("rs") {
             let words = text.split('"').filter(|word| is_id(word));
             judged.extend(words.map(str::to_owned));
         }

@@ -22,7 +22,7 @@ use std::{
     thread,
 };
 
-use clap::{Arg, ArgAction, Command, value_parser};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use parking_lot::Mutex;
 use simulation::{
     cases::{named, plan_of, whole},
@@ -36,45 +36,55 @@ use simulation::{
 
 fn main() -> ExitCode {
     let arguments = arguments().get_matches();
-    let number = |name: &str| arguments.get_one::<u64>(name).copied();
-    if let Some(seed) = number("seed") {
+    single(&arguments).unwrap_or_else(|| judge_all(&arguments))
+}
+
+/// Runs one seed or case, or the mutants, if the command line specifies any of them.
+fn single(arguments: &ArgMatches) -> Option<ExitCode> {
+    if let Some(seed) = arguments.get_one::<u64>("seed") {
         let left_out: Vec<_> = arguments
             .get_many::<u64>("without")
             .into_iter()
             .flatten()
             .copied()
             .collect();
-        let mut plan = Plan::new(seed);
+        let mut plan = Plan::new(*seed);
         let mut step = 0..;
         plan.steps
             .retain(|_| step.next().is_none_or(|step| !left_out.contains(&step)));
-        return report(
+        return Some(report(
             &plan,
             arguments.get_one::<String>("shrink").map(String::as_str),
             arguments.get_flag("twice"),
-        );
+        ));
     }
     if let Some(name) = arguments.get_one::<String>("report") {
         let Some(plan) = plan_of(name) else {
             eprintln!("unknown case {name:?}");
-            return ExitCode::FAILURE;
+            return Some(ExitCode::FAILURE);
         };
-        return report(&plan, None, false);
+        return Some(report(&plan, None, false));
     }
     if let Some(parts) = arguments.get_one::<String>("mutants") {
-        return exit(mutants::run(parts));
+        return Some(exit(mutants::run(parts)));
     }
     if let Some(name) = arguments.get_one::<String>("case") {
         let Some(plan) = plan_of(name) else {
             eprintln!("unknown case {name:?}");
-            return ExitCode::FAILURE;
+            return Some(ExitCode::FAILURE);
         };
         let found = examine(&plan).0;
         for violation in &found {
             println!("{VIOLATED}{violation}");
         }
-        return exit(found.is_empty());
+        return Some(exit(found.is_empty()));
     }
+    None
+}
+
+/// Judges scripts, faults and seeds.
+fn judge_all(arguments: &ArgMatches) -> ExitCode {
+    let number = |name: &str| arguments.get_one::<u64>(name).copied();
     let only = arguments.get_one::<String>("only");
     let is_chosen = |name: &str| only.is_none_or(|only| only == name);
     let first = arguments.get_flag("first");
