@@ -352,14 +352,17 @@ async fn a1_a4_a7_kubectl_knows_foos() {
         "{all}"
     );
     for (field, says) in [
-        ("foo.spec.replicas", "How many pods the Deployment runs"),
+        (
+            "foo.spec.replicas",
+            "Number of pods of the Deployment, 1 to 10",
+        ),
         (
             "foo.spec.deploymentName",
-            "The name of the Foo's Deployment",
+            "Name of the Deployment: lower case letters",
         ),
         (
             "foo.status.availableReplicas",
-            "How many of the Deployment's pods",
+            "Number of pods that have been Ready",
         ),
     ] {
         // The API server publishes the schema after the resource.
