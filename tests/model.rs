@@ -8,7 +8,7 @@
 //! - The Lease is deleted, cleared, or replaced by a copy from before it was held.
 //! - Monotonic clocks start at different times, and a wall clock is wrong.
 //!
-//! [`Elector`] and [`ObservedRecord`] are the shipped code. The lease guard and `kube-leader-election` are modelled after their
+//! [`ElectionState`] and [`ObservedRecord`] are the shipped code. The lease guard and `kube-leader-election` are modelled after their
 //! source.
 #![allow(
     clippy::unwrap_used,
@@ -21,8 +21,8 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use operator_runtime::election::decide::{
-    Ability, Action, Elector, Event, ObservedRecord, Outcome, Record, Timing,
+use operator_runtime::election::state_machine::{
+    Action, ElectionState, Eligibility, Event, ObservedRecord, Outcome, Record, Timing,
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -116,7 +116,7 @@ enum Cleared {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Replica {
-    elector: Elector,
+    elector: ElectionState,
     observed: ObservedRecord,
     /// Call of `kube-leader-election` that has read the Lease and sent its write.
     call: Option<Call>,
@@ -188,7 +188,7 @@ enum Happens {
     /// A client removes the holder.
     Clear(Cleared),
     /// The ability of a replica changes. It drains its work before it loses all ability.
-    Able(usize, Ability),
+    Able(usize, Eligibility),
 }
 
 fn standing(replica: usize, election: Election) -> Replica {
@@ -200,7 +200,7 @@ fn standing(replica: usize, election: Election) -> Replica {
         yield_delay: Duration::from_secs(YIELD),
     };
     Replica {
-        elector: Elector::new(NAMES[replica].to_owned(), timing),
+        elector: ElectionState::new(NAMES[replica].to_owned(), timing),
         observed: ObservedRecord::default(),
         call: None,
         done: false,
@@ -305,7 +305,7 @@ impl State {
             Some(lease) if expired(lease) => What::Acquire(lease.transitions + 1),
             Some(_) => return self.tried(replica, sent, election),
         };
-        let able = self.replicas[replica].elector.ability() != Ability::Nothing;
+        let able = self.replicas[replica].elector.ability() != Eligibility::None;
         self.hazards.unable |= !able && what != What::Release;
         let write = Write {
             by: replica,
@@ -458,7 +458,7 @@ impl State {
     /// Returns whether a replica that can work leads soon if no more failures happen: within two lease durations and the
     /// maximum other delay. True if no replica can work.
     fn converges(mut self, election: Election) -> bool {
-        let able = |it: &Replica| !it.done && it.elector.ability() != Ability::Nothing;
+        let able = |it: &Replica| !it.done && it.elector.ability() != Eligibility::None;
         if !self.replicas.iter().any(able) {
             return true;
         }
@@ -567,7 +567,7 @@ impl Model for Election {
                 actions.push(Happens::Stop(replica));
             }
             if state.changes < self.changes {
-                let all = [Ability::Nothing, Ability::Part, Ability::All];
+                let all = [Eligibility::None, Eligibility::Partial, Eligibility::Full];
                 actions.extend(all.map(|ability| Happens::Able(replica, ability)));
             }
         }
@@ -651,7 +651,7 @@ impl Model for Election {
             Property::always("who acts can work", |_, state: &State| {
                 (0..state.replicas.len()).all(|replica| {
                     let ability = state.replicas[replica].elector.ability();
-                    !state.acts(replica) || ability != Ability::Nothing
+                    !state.acts(replica) || ability != Eligibility::None
                 })
             }),
             Property::always("who cannot work asks for nothing", |_, state: &State| {

@@ -18,7 +18,7 @@ use operator_runtime::{
     client::lease_transport,
     config::LeaderElection,
     election::{
-        Ability, Election, Identity, SeenLease, Term,
+        Election, Eligibility, Identity, SeenLease, Term,
         fence::{self, FenceLayer},
         run,
     },
@@ -75,7 +75,7 @@ impl Replica {
             identity: Identity::new(name, "uid").unwrap(),
             metrics: Metrics::disconnected(&APP),
             seen: SeenLease::default(),
-            ability: watch::channel(Ability::All).1,
+            ability: watch::channel(Eligibility::Full).1,
         };
         let task = tokio::spawn(async move {
             run(election, sender, Heartbeat::default(), async {

@@ -132,7 +132,7 @@ impl Failure for Error {
         match self {
             Self::InvalidSpec(_) => Retry::OnChange,
             Self::Conflict => Retry::Conflict,
-            Self::NotLeading | Self::NamespaceTerminating => Retry::Quiet,
+            Self::NotLeading | Self::NamespaceTerminating => Retry::Requeue,
             Self::DeletionFailed(_, retry) => *retry,
             Self::Contested(.., time) | Self::StatusContested(_, time) => Retry::After(*time),
             Self::Rejected(_, time) | Self::StatusRejected(_, time) | Self::Transient(_, time) => {
@@ -187,9 +187,9 @@ mod tests {
                 false,
             ),
             (Error::TimedOut(text()), soon, true),
-            (Error::NamespaceTerminating, Retry::Quiet, false),
+            (Error::NamespaceTerminating, Retry::Requeue, false),
             (Error::Conflict, Retry::Conflict, false),
-            (Error::NotLeading, Retry::Quiet, false),
+            (Error::NotLeading, Retry::Requeue, false),
             (Error::Transient(text(), time), Retry::Backoff(time), false),
         ] {
             assert_eq!(error.retry(), retry, "{error:?}");

@@ -17,7 +17,7 @@ use super::{
     error::Error,
     plan::Desired,
     rollouts::Rollouts,
-    status::{self, Deployed, Serving},
+    status::{self, DeploymentState, Serving},
 };
 
 /// The reconciler for Foos.
@@ -33,9 +33,9 @@ pub struct FooReconciler {
 }
 
 /// The next write to a Foo's Deployment.
-enum Need<'a> {
+enum Change<'a> {
     /// No write: the Deployment is in its desired state, or as close to it as admission allows.
-    Nothing(Deployed),
+    Nothing(DeploymentState),
     Create(Desired<'a>),
     /// A correction.
     Patch(Desired<'a>, Snapshot<Deployment>),
@@ -58,7 +58,7 @@ impl Reconciler for FooReconciler {
         let error = result.as_ref().err();
         let reported = self.report(cx, foo, deployed.as_ref(), error).await;
         self.wake(cx);
-        combined(result, reported)
+        merge_results(result, reported)
     }
 
     fn is_up_to_date(&self, cx: &Context<'_, Foo>, foo: &Snapshot<Foo>) -> bool {
@@ -67,7 +67,7 @@ impl Reconciler for FooReconciler {
             return true;
         }
         let (deployed, error) = match self.compare(key, &foo.view) {
-            Ok(Need::Nothing(deployed))
+            Ok(Change::Nothing(deployed))
                 if self.superseded(key, &foo.view, &deployed).is_empty() =>
             {
                 (Some(deployed), None)
@@ -81,7 +81,7 @@ impl Reconciler for FooReconciler {
         }
         let serving = self.serving(key, &foo.view, deployed, error);
         let status = status::of(&foo.view, deployed, serving.as_ref(), error, cx.now());
-        status.is_none_or(|status| !self.foos.is_news(key, foo, &status))
+        status.is_none_or(|status| !self.foos.needs_status_update(key, foo, &status))
     }
 }
 
@@ -100,9 +100,9 @@ impl FooReconciler {
         &self,
         cx: &Context<'_, Foo>,
         foo: &Snapshot<Foo>,
-    ) -> (Option<Deployed>, Result<(), Error>) {
+    ) -> (Option<DeploymentState>, Result<(), Error>) {
         let (key, view) = (cx.key(), &*foo.view);
-        let (mut deployed, mut result) = match self.put_right(cx, foo).await {
+        let (mut deployed, mut result) = match self.apply(cx, foo).await {
             Ok(deployed) => (Some(deployed), Ok(())),
             Err(error) => (None, Err(error)),
         };
@@ -133,15 +133,15 @@ impl FooReconciler {
         (deployed, result)
     }
 
-    async fn put_right(
+    async fn apply(
         &self,
         cx: &Context<'_, Foo>,
         foo: &Snapshot<Foo>,
-    ) -> Result<Deployed, Error> {
+    ) -> Result<DeploymentState, Error> {
         let (key, view) = (cx.key(), &*foo.view);
         let mut need = self.compare(key, view)?;
         let mut starting = None;
-        if let Need::Patch(desired, actual) = &need
+        if let Change::Patch(desired, actual) = &need
             && desired.changes_template(&actual.view)
         {
             starting = self.rollouts.start(key, &desired.key, actual);
@@ -151,13 +151,13 @@ impl FooReconciler {
             }
         }
         match need {
-            Need::Nothing(deployed) => Ok(deployed),
-            Need::Create(desired) => {
+            Change::Nothing(deployed) => Ok(deployed),
+            Change::Create(desired) => {
                 trace::decided("create");
                 let replaced = self.earlier(key, view, &desired.key).into_iter().next();
                 let manifest = desired.manifest(replaced.map(|(_, old)| old.view).as_deref());
                 let created = self.deployments.create(cx, &desired.key, &manifest);
-                Ok(Deployed {
+                Ok(DeploymentState {
                     view: created.await?,
                     key: desired.key,
                     changed: true,
@@ -165,7 +165,7 @@ impl FooReconciler {
                     is_queued: false,
                 })
             }
-            Need::Patch(desired, actual) => {
+            Change::Patch(desired, actual) => {
                 trace::decided("patch");
                 let plan = |actual: &Snapshot<Deployment>| desired.plan(actual);
                 let patched = self.patch(cx, foo, &desired, &actual, plan).await?;
@@ -180,7 +180,7 @@ impl FooReconciler {
                     );
                     cx.event(Event::failed(missing));
                 }
-                Ok(Deployed {
+                Ok(DeploymentState {
                     is_queued: desired.keeps_template(),
                     key: desired.key,
                     view: patched.view,
@@ -207,20 +207,20 @@ impl FooReconciler {
         // a client has edited the annotation, and the patch reverts the edit. A write for a newer Foo changes the
         // resourceVersion of the Deployment, and this patch fails.
         if desired.is_behind(&actual.view) {
-            self.foos.confirm(cx, foo).await?;
+            self.foos.verify_current(cx, foo).await?;
         }
         let patched = self.deployments.patch(cx, &desired.key, actual, plan);
         Ok(patched.await?)
     }
 
     /// Compares the specified Deployment with the cached one.
-    fn compare<'a>(&'a self, key: &'a Key, foo: &'a Foo) -> Result<Need<'a>, Error> {
+    fn compare<'a>(&'a self, key: &'a Key, foo: &'a Foo) -> Result<Change<'a>, Error> {
         self.need(Desired::of(key, foo, &self.image)?)
     }
 
-    fn need<'a>(&self, desired: Desired<'a>) -> Result<Need<'a>, Error> {
+    fn need<'a>(&self, desired: Desired<'a>) -> Result<Change<'a>, Error> {
         let Some(actual) = self.deployments.store().get(&desired.key) else {
-            return Ok(Need::Create(desired));
+            return Ok(Change::Create(desired));
         };
         let difference = desired.difference(&actual.view)?;
         let plan = |_: &_| difference.clone();
@@ -229,9 +229,9 @@ impl FooReconciler {
             .needed(&desired.key, &actual, plan)
             .is_some()
         {
-            return Ok(Need::Patch(desired, actual));
+            return Ok(Change::Patch(desired, actual));
         }
-        Ok(Need::Nothing(Deployed {
+        Ok(Change::Nothing(DeploymentState {
             is_queued: desired.keeps_template(),
             key: desired.key,
             view: actual.view,
@@ -246,7 +246,7 @@ impl FooReconciler {
         &self,
         key: &Key,
         foo: &Foo,
-        deployed: Option<&Deployed>,
+        deployed: Option<&DeploymentState>,
         error: Option<&Error>,
     ) -> Option<Serving> {
         let name = foo.spec.as_ref().map(|spec| &*spec.deployment_name);
@@ -280,7 +280,7 @@ impl FooReconciler {
         &'a self,
         key: &'a Key,
         foo: &'a Foo,
-        deployed: Option<&Deployed>,
+        deployed: Option<&DeploymentState>,
         error: Option<&Error>,
     ) -> Option<(Desired<'a>, Snapshot<Deployment>)> {
         use Error::{Contested, Rejected, ResourceExists, TimedOut};
@@ -313,7 +313,7 @@ impl FooReconciler {
     fn earlier(&self, key: &Key, foo: &Foo, wanted: &Key) -> Vec<(Key, Snapshot<Deployment>)> {
         let deployments = self.deployments.store();
         let served = |old: &Key| foo.status.deployment_name.as_deref() == Some(old.name());
-        let others = deployments.referring(key).into_iter();
+        let others = deployments.referrers(key).into_iter();
         let others = others.filter(|old| old != wanted);
         let there = others.filter_map(|old| deployments.get(&old).map(|actual| (old, actual)));
         let mut earlier: Vec<_> = there
@@ -327,12 +327,19 @@ impl FooReconciler {
     }
 
     /// Returns the Deployments of earlier names to delete. The list is empty until the new Deployment is complete.
-    fn superseded(&self, key: &Key, foo: &Foo, new: &Deployed) -> Vec<(Key, Snapshot<Deployment>)> {
+    fn superseded(
+        &self,
+        key: &Key,
+        foo: &Foo,
+        new: &DeploymentState,
+    ) -> Vec<(Key, Snapshot<Deployment>)> {
         if !new.view.is_complete() {
             return Vec::new();
         }
         let mut earlier = self.earlier(key, foo, &new.key);
-        earlier.retain(|(key, old)| !old.view.deleting && !self.deployments.is_going(key, old));
+        earlier.retain(|(key, old)| {
+            !old.view.deleting && !self.deployments.is_deletion_pending(key, old)
+        });
         earlier
     }
 
@@ -360,8 +367,8 @@ impl FooReconciler {
                 other => other.into(),
             }
         };
-        self.foos.confirm(cx, foo).await.map_err(failed)?;
-        let new = self.deployments.look_up(cx, new).await.map_err(failed)?;
+        self.foos.verify_current(cx, foo).await.map_err(failed)?;
+        let new = self.deployments.get_live(cx, new).await.map_err(failed)?;
         if !new.is_some_and(|new| is_controlled_by(&new, &foo.view) && new.is_complete()) {
             return Err(Error::Conflict);
         }
@@ -374,7 +381,7 @@ impl FooReconciler {
         &self,
         cx: &Context<'_, Foo>,
         foo: &Snapshot<Foo>,
-        deployed: Option<&Deployed>,
+        deployed: Option<&DeploymentState>,
         error: Option<&Error>,
     ) -> Result<Action, Error> {
         let serving = self.serving(cx.key(), &foo.view, deployed, error);
@@ -382,7 +389,7 @@ impl FooReconciler {
         let Some(status) = status else {
             return Ok(Action::Done);
         };
-        let news = self.foos.is_news(cx.key(), foo, &status);
+        let news = self.foos.needs_status_update(cx.key(), foo, &status);
         let changed = deployed.is_some_and(|deployed| deployed.changed);
         match error {
             None if changed => cx.event(Event::normal("Synced", "Foo synced successfully")),
@@ -400,7 +407,7 @@ impl FooReconciler {
             }
             return Ok(Action::Done);
         }
-        if error.is_none() && changed && cx.others_wait() {
+        if error.is_none() && changed && cx.has_urgent_work() {
             trace::decided("status later");
             return Ok(Action::StatusPending);
         }
@@ -431,7 +438,7 @@ impl FooReconciler {
                     return Err(refused);
                 }
                 cx.log_once(&refused, "the status cannot be written");
-                self.foos.give_up(cx, foo, status);
+                self.foos.suppress_status(cx, foo, status);
                 Ok(())
             }
             // The cause may lie outside the Foo, so it is always retried.
@@ -465,7 +472,10 @@ fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {
 ///
 /// If the error of the reconcile has a fixed delay, that error wins. The delay of the report limits its delay (10 s if the
 /// report has none). The `Retry-After` of the report is the minimum.
-fn combined(result: Result<(), Error>, reported: Result<Action, Error>) -> Result<Action, Error> {
+fn merge_results(
+    result: Result<(), Error>,
+    reported: Result<Action, Error>,
+) -> Result<Action, Error> {
     const SOON: Duration = Duration::from_secs(10);
     match (result, reported) {
         (Err(error), Err(unreported)) if error.is_put_off() => {

@@ -15,7 +15,7 @@ use super::{
 
 /// The Deployment of a Foo after a reconcile.
 #[derive(Debug)]
-pub struct Deployed {
+pub struct DeploymentState {
     /// The Deployment's key.
     pub key: Key,
     /// The current Deployment.
@@ -73,7 +73,7 @@ impl Serving {
 #[must_use]
 pub fn of(
     foo: &Foo,
-    deployed: Option<&Deployed>,
+    deployed: Option<&DeploymentState>,
     serving: Option<&Serving>,
     error: Option<&Error>,
     now: Timestamp,
@@ -149,8 +149,8 @@ pub fn warning(old: &FooStatus, new: &FooStatus) -> Option<Event> {
     let now = now?;
     let mut reasons = [REPLICA_FAILURE, PAUSED, DEADLINE].into_iter();
     let reason = reasons.find(|reason| *reason == now.reason)?;
-    let is_news = was.is_none_or(|was| was.reason != reason);
-    is_news.then(|| Event::warning(reason, now.message.clone()))
+    let needs_status_update = was.is_none_or(|was| was.reason != reason);
+    needs_status_update.then(|| Event::warning(reason, now.message.clone()))
 }
 
 #[derive(Clone)]
@@ -162,7 +162,11 @@ struct Verdict {
     stalls: bool,
 }
 
-fn verdicts(foo: &Foo, deployed: &Deployed, serving: Option<&Serving>) -> (Verdict, Verdict) {
+fn verdicts(
+    foo: &Foo,
+    deployed: &DeploymentState,
+    serving: Option<&Serving>,
+) -> (Verdict, Verdict) {
     let (view, name) = (&deployed.view, deployed.key.name());
     let asked = foo.spec.as_ref().ok().and_then(|spec| spec.replicas);
     let wanted = asked.unwrap_or(view.replicas);

@@ -399,7 +399,7 @@ pub use cmd::{
 pub use config::{app::App, environment::Host, settings::Config};
 #[cfg(any(test, feature = "testing"))]
 pub use controller::Controller;
-pub use controller::{Died, builder::Builder};
+pub use controller::{TaskExited, builder::Builder};
 pub use reconcile::{
     error::ApiError,
     reconciler::{Action, Context, Reconciler},

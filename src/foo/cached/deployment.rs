@@ -97,10 +97,10 @@ impl Deployment {
         let progress = &self.progress;
         let is_ours = self.foo_generation.is_some() && !self.deleting;
         let is_blocked = progress.stuck || progress.failure.is_some();
-        let is_given_up = is_blocked && self.image.as_deref() != Some(image);
+        let is_status_suppressed = is_blocked && self.image.as_deref() != Some(image);
         // Zero: no Deployment controller has seen it, so no pod is replaced.
         let is_to_begin = !self.is_observed() && progress.observed_generation > 0;
-        is_ours && (is_to_begin || self.is_replacing()) && !self.paused && !is_given_up
+        is_ours && (is_to_begin || self.is_replacing()) && !self.paused && !is_status_suppressed
     }
 
     /// Whether pods of an earlier template remain.
@@ -335,7 +335,7 @@ impl Cached for Deployment {
     }
 
     /// Whether only the counts of an unfinished rollout differ.
-    fn is_progress(old: &Self, new: &Self) -> bool {
+    fn is_rollout_update(old: &Self, new: &Self) -> bool {
         let counts_alone = Self {
             progress: new.progress.clone(),
             ..old.clone()

@@ -297,10 +297,10 @@ fn r10a_failure_is_enqueued_without_delay() {
     let failed_further = at(|d| {
         (d.progress.available, d.progress.failure) = (2, Some("why".into()));
     });
-    assert!(Deployment::is_progress(&begun, &further));
-    assert!(Deployment::is_progress(&failed, &failed_further));
-    assert!(!Deployment::is_progress(&begun, &failed));
-    assert!(!Deployment::is_progress(&failed, &further));
+    assert!(Deployment::is_rollout_update(&begun, &further));
+    assert!(Deployment::is_rollout_update(&failed, &failed_further));
+    assert!(!Deployment::is_rollout_update(&begun, &failed));
+    assert!(!Deployment::is_rollout_update(&failed, &further));
 }
 
 #[test]

@@ -56,7 +56,7 @@ async fn a_status_names_the_newest_version_that_reads_the_same() {
 async fn settled_is_what_needs_nothing() {
     let changed = |change: &dyn Fn(&mut Object<Foo>, &mut Object<Deployment>)| {
         let (mut foo, mut deployment) = (foo(), deployment());
-        let deployed = Deployed {
+        let deployed = DeploymentState {
             key: deployment.key.clone(),
             view: deployment.view.clone().into(),
             changed: false,

@@ -9,10 +9,10 @@ use super::*;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-fn deployed(change: impl FnOnce(&mut Deployment)) -> Deployed {
+fn deployed(change: impl FnOnce(&mut Deployment)) -> DeploymentState {
     let mut object = deployment();
     change(&mut object.view);
-    Deployed {
+    DeploymentState {
         key: object.key,
         view: object.view.into(),
         changed: false,
@@ -30,7 +30,7 @@ fn conditions(status: &FooStatus) -> Vec<String> {
         .collect()
 }
 
-fn serving(deployed: &Deployed) -> Serving {
+fn serving(deployed: &DeploymentState) -> Serving {
     Serving {
         key: deployed.key.clone(),
         view: Arc::clone(&deployed.view),
@@ -40,7 +40,7 @@ fn serving(deployed: &Deployed) -> Serving {
 /// The status of a Foo that its specified Deployment serves.
 fn of(
     foo: &Foo,
-    deployed: Option<&Deployed>,
+    deployed: Option<&DeploymentState>,
     error: Option<&Error>,
     now: Timestamp,
 ) -> Option<FooStatus> {
@@ -287,7 +287,7 @@ fn conditions_of_others_stay() {
 }
 
 /// Returns the name of the Deployment that serves, and checks that the status counts its pods.
-fn served(new: Option<&Deployed>, error: Option<&Error>, is_marked: bool) -> String {
+fn served(new: Option<&DeploymentState>, error: Option<&Error>, is_marked: bool) -> String {
     let mut foo = foo();
     foo.view.status = reported(|_| {});
     foo.view.status.deployment_name = Some("old".into());

@@ -273,8 +273,8 @@ fn is_to_be_mended<'a>(
         let mut history = case.store.history().iter().enumerate().rev();
         let last = history.find(|(index, one)| {
             let is_own = || case.writer(*index).is_some_and(|call| call.who == hold.who);
-            let is_news = || one.before.is_none() || wakes(one, false).is_some();
-            one.key == *key && made(one) <= hold.from && !is_own() && is_news()
+            let needs_status_update = || one.before.is_none() || wakes(one, false).is_some();
+            one.key == *key && made(one) <= hold.from && !is_own() && needs_status_update()
         });
         last.map(|(_, one)| &**one)
     };

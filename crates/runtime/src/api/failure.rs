@@ -23,11 +23,11 @@ pub enum Retry {
     /// Requeue after this delay, at least 100 ms. Not a failure: it is not counted, and does not extend the backoff. Returned
     /// when a [`Writer`](crate::Writer) postpones a write. Logged.
     After(Duration),
-    /// Like [`Quiet`](Self::Quiet), but logged if it persists.
+    /// Like [`Requeue`](Self::Requeue), but logged if it persists.
     Conflict,
     /// Retry with a separate backoff. Not a failure of the object: it is not counted, and earlier failures do not delay it.
     /// Normal operation, not logged.
-    Quiet,
+    Requeue,
 }
 
 impl Retry {
@@ -35,7 +35,7 @@ impl Retry {
     pub(crate) fn after(self) -> Duration {
         match self {
             Self::Backoff(time) | Self::After(time) => time,
-            Self::OnChange | Self::Conflict | Self::Quiet => Duration::ZERO,
+            Self::OnChange | Self::Conflict | Self::Requeue => Duration::ZERO,
         }
     }
 
@@ -47,7 +47,7 @@ impl Retry {
     /// Returns whether the cause is temporary and needs no attention.
     #[must_use]
     pub fn is_quiet(self) -> bool {
-        matches!(self, Self::Conflict | Self::Quiet)
+        matches!(self, Self::Conflict | Self::Requeue)
     }
 }
 

@@ -60,7 +60,7 @@ pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
     /// Returns whether `new` differs from `old` only by the progress of an unfinished rollout. Such changes enqueue at a slower
     /// pace.
     #[must_use]
-    fn is_progress(old: &Self, new: &Self) -> bool {
+    fn is_rollout_update(old: &Self, new: &Self) -> bool {
         _ = (old, new);
         false
     }

@@ -150,9 +150,9 @@ pub trait Fields:
     fn content(&self, state: &mut impl Hasher) {
         self.hash(state);
     }
-    /// See [`Cached::is_progress`].
+    /// See [`Cached::is_rollout_update`].
     #[must_use]
-    fn is_progress(old: &Self, new: &Self) -> bool {
+    fn is_rollout_update(old: &Self, new: &Self) -> bool {
         _ = (old, new);
         false
     }
@@ -222,8 +222,9 @@ impl<T: Fields> Cached for Dependent<T> {
         self.fields.content(state);
     }
 
-    fn is_progress(old: &Self, new: &Self) -> bool {
-        (old.uid == new.uid && old.owner == new.owner) && T::is_progress(&old.fields, &new.fields)
+    fn is_rollout_update(old: &Self, new: &Self) -> bool {
+        (old.uid == new.uid && old.owner == new.owner)
+            && T::is_rollout_update(&old.fields, &new.fields)
     }
 }
 

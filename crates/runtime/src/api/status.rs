@@ -5,7 +5,7 @@ use std::time::Duration;
 use kube::core::Status;
 
 /// Maximum `Retry-After` that is honored. The API server, or a proxy in front of it, may be ready much sooner.
-const LONGEST_WISH: Duration = Duration::from_secs(30);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Returns whether the message is from an admission policy or a webhook, or about a webhook that could not be called. The code
 /// varies, and no field of the `Status` shows all of these.
@@ -33,7 +33,7 @@ pub fn retry_after(error: &kube::Error) -> Option<Duration> {
     };
     let seconds = status.details.as_ref()?.retry_after_seconds;
     let asks = matches!(status.code, 429 | 503) && seconds > 0;
-    asks.then(|| Duration::from_secs(seconds.into()).min(LONGEST_WISH))
+    asks.then(|| Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER))
 }
 
 /// Returns whether the namespace is terminating or deleted.

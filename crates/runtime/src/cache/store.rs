@@ -5,7 +5,7 @@
 //! - A relist reports the objects that were deleted while the watch was down, so that the objects that refer to them are
 //!   enqueued.
 //! - The response to a write enters the store immediately. A reconcile never acts on a state older than its own last write.
-//! - [`Store::referring`] finds the objects that refer to an object.
+//! - [`Store::referrers`] finds the objects that refer to an object.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -29,7 +29,7 @@ pub struct Store<V> {
 struct State<V> {
     objects: HashMap<Key, Entry<V>>,
     /// Reverse index of [`Cached::references`].
-    referring: HashMap<Key, Keys>,
+    referrers: HashMap<Key, Keys>,
     /// A single scope for all namespaces, or one for each configured namespace. Each has its own watch.
     scopes: Vec<Scope>,
     /// See [`Store::changes`].
@@ -38,31 +38,31 @@ struct State<V> {
 
 /// Whether the cached object still matches the API server, as shown by responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Freshness {
     /// No response contradicts the watch.
-    Current,
+    Fresh,
     /// A write failed with a conflict, so the watch is behind. The newer version may differ only in fields that the store does
     /// not keep.
-    Conflicting,
+    Conflicted,
     /// A response showed that the object was deleted, replaced or given another spec. The object is not reconciled before a
     /// live read. The next version from the watch is not enough, because it may be older than the response. The response may
     /// also be wrong.
-    Doubtful,
+    Stale,
 }
 
 struct Entry<V> {
     version: u64,
     /// [`Scope::epoch`] when the object was last delivered. The end of a list removes the objects that have another epoch.
     epoch: u32,
-    /// See [`Store::expect_write`].
-    is_write_open: bool,
-    standing: Standing,
-    /// See [`Store::note_deletion`].
+    /// See [`Store::begin_write`].
+    write_in_flight: bool,
+    standing: Freshness,
+    /// See [`Store::mark_deletion_pending`].
     going: bool,
     /// See [`Store::note_unheeded`].
     is_unheeded: bool,
     /// See [`Store::note_up_to_date`].
-    up_to_date_basis: Option<NonZeroU64>,
+    input_fingerprint: Option<NonZeroU64>,
     view: Arc<V>,
 }
 
@@ -109,9 +109,9 @@ pub struct Change<V> {
 
 /// Epoch of a scope right before a request is sent; see [`Store::record_response`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Expectation(u32);
+pub(crate) struct ListEpoch(u32);
 
-impl Expectation {
+impl ListEpoch {
     /// Returns which list of the scope this epoch belongs to, counted from 1: the list in progress, or the last one.
     pub fn list(self) -> u32 {
         list(self.0)
@@ -131,7 +131,7 @@ impl<V: Cached> Store<V> {
         let scopes = scopes.iter().cloned().map(scope).collect();
         let state = State {
             objects: HashMap::new(),
-            referring: HashMap::new(),
+            referrers: HashMap::new(),
             scopes,
             changes: 0,
         };
@@ -211,75 +211,75 @@ impl<V: Cached> Store<V> {
         if let Some(entry) = self.state.write().objects.get_mut(key)
             && entry.version == version
         {
-            entry.up_to_date_basis = NonZeroU64::new(basis);
+            entry.input_fingerprint = NonZeroU64::new(basis);
         }
     }
 
     /// Removes the record of [`note_up_to_date`](Self::note_up_to_date).
     pub(crate) fn forget_up_to_date(&self, key: &Key) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
-            entry.up_to_date_basis = None;
+            entry.input_fingerprint = None;
         }
     }
 
     /// Returns the object and the fingerprint of [`note_up_to_date`](Self::note_up_to_date), unless the object has changed
     /// since.
-    pub(crate) fn up_to_date_basis(&self, key: &Key) -> Option<(Arc<V>, u64)> {
+    pub(crate) fn input_fingerprint(&self, key: &Key) -> Option<(Arc<V>, u64)> {
         let state = self.state.read();
         let entry = state.objects.get(key)?;
-        Some((Arc::clone(&entry.view), entry.up_to_date_basis?.get()))
+        Some((Arc::clone(&entry.view), entry.input_fingerprint?.get()))
     }
 
     /// Records the standing of an object, as shown by a response about this UID and version.
     ///
-    /// [`Standing::Conflicting`] lasts until the next version of the object. [`Standing::Doubtful`] lasts until a live read or
+    /// [`Freshness::Conflicted`] lasts until the next version of the object. [`Freshness::Stale`] lasts until a live read or
     /// a successful write, or until another object has this name.
     ///
-    /// If a list began or ended since `sent`, the object becomes [`Standing::Doubtful`]. The list may come from a restored
+    /// If a list began or ended since `sent`, the object becomes [`Freshness::Stale`]. The list may come from a restored
     /// etcd, so it is unknown whether the stored object or the response is newer.
     pub(crate) fn note(
         &self,
         key: &Key,
         (uid, version): (&str, u64),
-        standing: Standing,
-        sent: Expectation,
+        standing: Freshness,
+        sent: ListEpoch,
     ) {
         let mut state = self.state.write();
         let met_list = state.epoch_of(key) != sent;
         let Some(entry) = state.objects.get_mut(key) else {
             return;
         };
-        let says_of_any = standing == Standing::Doubtful;
+        let says_of_any = standing == Freshness::Stale;
         if entry.version == version && !met_list {
             entry.standing = standing;
         } else if entry.version == version || says_of_any && entry.view.uid() == uid {
-            entry.standing = Standing::Doubtful;
+            entry.standing = Freshness::Stale;
         }
     }
 
     /// Returns the epoch before a request, for [`note`](Self::note).
-    pub(crate) fn now(&self, key: &Key) -> Expectation {
+    pub(crate) fn now(&self, key: &Key) -> ListEpoch {
         self.state.read().epoch_of(key)
     }
 
     /// Returns the standing that was recorded by [`note`](Self::note).
-    pub(crate) fn standing(&self, key: &Key) -> Standing {
+    pub(crate) fn standing(&self, key: &Key) -> Freshness {
         let state = self.state.read();
         let entry = state.objects.get(key);
-        entry.map_or(Standing::Current, |entry| entry.standing)
+        entry.map_or(Freshness::Fresh, |entry| entry.standing)
     }
 
     /// Records that the API server accepted the deletion of the object of this UID. Finalizers may delay the deletion. The
     /// record lasts until the watch delivers the deletion, or until a new list contains the object.
-    pub(crate) fn note_deletion(&self, key: &Key, uid: &str) {
+    pub(crate) fn mark_deletion_pending(&self, key: &Key, uid: &str) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
             entry.going = entry.view.uid() == uid;
         }
     }
 
-    /// Whether [`note_deletion`](Self::note_deletion) was recorded for this object.
+    /// Whether [`mark_deletion_pending`](Self::mark_deletion_pending) was recorded for this object.
     #[must_use]
-    pub(crate) fn is_going(&self, key: &Key, uid: &str) -> bool {
+    pub(crate) fn is_deletion_pending(&self, key: &Key, uid: &str) -> bool {
         let state = self.state.read();
         let entry = state.objects.get(key);
         entry.is_some_and(|entry| entry.going && entry.view.uid() == uid)
@@ -301,16 +301,16 @@ impl<V: Cached> Store<V> {
 
     /// Returns the objects that refer to the object of this key, even if there is no object of this key.
     #[must_use]
-    pub fn referring(&self, to: &Key) -> Vec<Key> {
+    pub fn referrers(&self, to: &Key) -> Vec<Key> {
         let state = self.state.read();
-        let referring = state.referring.get(to);
-        referring.map_or_else(Vec::new, |keys| keys.iter().cloned().collect())
+        let referrers = state.referrers.get(to);
+        referrers.map_or_else(Vec::new, |keys| keys.iter().cloned().collect())
     }
 
-    /// Returns the sum of the versions of [`referring`](Self::referring). It changes with each of these versions.
-    pub(crate) fn referring_versions(&self, to: &Key) -> u64 {
+    /// Returns the sum of the versions of [`referrers`](Self::referrers). It changes with each of these versions.
+    pub(crate) fn referrer_versions(&self, to: &Key) -> u64 {
         let state = self.state.read();
-        let keys = state.referring.get(to).into_iter().flat_map(Keys::iter);
+        let keys = state.referrers.get(to).into_iter().flat_map(Keys::iter);
         let versions = keys.filter_map(|key| Some(state.objects.get(key)?.version));
         versions.fold(0, u64::wrapping_add)
     }
@@ -319,18 +319,18 @@ impl<V: Cached> Store<V> {
     ///
     /// If the watch delivers another version before the response, the write is likely to fail with a conflict. The mark makes
     /// that version a change even if its content is the same, so that it triggers the retry.
-    pub(crate) fn expect_write(&self, key: &Key) -> Expectation {
+    pub(crate) fn begin_write(&self, key: &Key) -> ListEpoch {
         let mut state = self.state.write();
         if let Some(entry) = state.objects.get_mut(key) {
-            entry.is_write_open = true;
+            entry.write_in_flight = true;
         }
         state.epoch_of(key)
     }
 
-    /// Reverts [`expect_write`](Self::expect_write) after a rejection for another reason than the version of the object.
-    pub(crate) fn withdraw_write(&self, key: &Key) {
+    /// Reverts [`begin_write`](Self::begin_write) after a rejection for another reason than the version of the object.
+    pub(crate) fn abort_write(&self, key: &Key) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
-            entry.is_write_open = false;
+            entry.write_in_flight = false;
         }
     }
 
@@ -342,7 +342,7 @@ impl<V: Cached> Store<V> {
     /// A response is not stored if the watch has passed its version, or if a list began or ended since `sent`. The object may
     /// have been deleted in the meantime. The watch would not report that deletion again, so the object would stay in the store
     /// forever.
-    pub(crate) fn record_response(&self, answer: Object<V>, sent: Expectation) -> Option<Arc<V>> {
+    pub(crate) fn record_response(&self, answer: Object<V>, sent: ListEpoch) -> Option<Arc<V>> {
         let mut state = self.state.write();
         let told = state.scope_of(&answer.key).is_none_or(|scope| {
             scope.epoch != sent.0 || scope.epoch % 2 == 1 || answer.version <= scope.version
@@ -354,7 +354,7 @@ impl<V: Cached> Store<V> {
                 return None;
             }
             if entry.version == answer.version {
-                entry.is_write_open = false;
+                entry.write_in_flight = false;
             }
             return Some(Arc::new(answer.view));
         }
@@ -365,7 +365,7 @@ impl<V: Cached> Store<V> {
         let (_, view) = state.put(answer, sent.0);
         if let Some(entry) = state.objects.get_mut(&key) {
             // The write's precondition proves that the object was current.
-            entry.standing = Standing::Current;
+            entry.standing = Freshness::Fresh;
         }
         Some(view)
     }
@@ -392,7 +392,7 @@ impl<V: Cached> Store<V> {
         let is_changed = known.is_none_or(|entry| entry.version != object.version);
         let is_awaited = known.is_some_and(|entry| {
             let is_listed_anew = list(entry.epoch) != list(epoch);
-            entry.is_write_open && is_changed
+            entry.write_in_flight && is_changed
                 || entry.is_in_doubt() && (is_changed || is_listed_anew)
                 || (entry.going || entry.is_unheeded) && is_listed_anew
         });
@@ -451,8 +451,8 @@ impl<V: Cached> State<V> {
         }
     }
 
-    fn epoch_of(&self, key: &Key) -> Expectation {
-        Expectation(self.scope_of(key).map_or(0, |scope| scope.epoch))
+    fn epoch_of(&self, key: &Key) -> ListEpoch {
+        ListEpoch(self.scope_of(key).map_or(0, |scope| scope.epoch))
     }
 
     /// Records the version that the watch has reached, and returns the epoch of the scope. A lower version is recorded too,
@@ -482,11 +482,11 @@ impl<V: Cached> State<V> {
             let entry = Entry {
                 version,
                 epoch,
-                is_write_open: false,
-                standing: Standing::Current,
+                write_in_flight: false,
+                standing: Freshness::Fresh,
                 going: false,
                 is_unheeded: false,
-                up_to_date_basis: None,
+                input_fingerprint: None,
                 view: Arc::clone(&view),
             };
             self.link(&key, references(&key, &*view));
@@ -507,16 +507,16 @@ impl<V: Cached> State<V> {
         entry.going = entry.going && !is_restored && is_this_one;
         if entry.is_unheeded && is_listed_anew {
             entry.is_unheeded = false;
-            entry.up_to_date_basis = None;
+            entry.input_fingerprint = None;
             self.changes += 1;
         }
         if is_changed {
             // A doubtful object stays doubtful: this version may come from a watch that lags behind, or from a restored etcd.
             if !(entry.is_in_doubt() && is_this_one) {
-                entry.standing = Standing::Current;
+                entry.standing = Freshness::Fresh;
             }
-            entry.up_to_date_basis = None;
-            entry.is_write_open = false;
+            entry.input_fingerprint = None;
+            entry.write_in_flight = false;
             self.changes += 1;
         }
         entry.version = version;
@@ -548,24 +548,24 @@ impl<V: Cached> State<V> {
 
     fn link(&mut self, key: &Key, references: Vec<Key>) {
         for to in references {
-            self.referring.entry(to).or_default().add(key);
+            self.referrers.entry(to).or_default().add(key);
         }
     }
 
     fn unlink(&mut self, key: &Key, view: &V) {
         let Ok(references) = catch(&V::KIND, "Cached::references", || references(key, view)) else {
             // `Cached::references` panics now, but did not when the object was stored. So all keys are searched.
-            self.referring.retain(|_, referring| {
-                referring.remove(key);
-                !referring.is_empty()
+            self.referrers.retain(|_, referrers| {
+                referrers.remove(key);
+                !referrers.is_empty()
             });
             return;
         };
         for to in references {
-            if let Some(referring) = self.referring.get_mut(&to) {
-                referring.remove(key);
-                if referring.is_empty() {
-                    self.referring.remove(&to);
+            if let Some(referrers) = self.referrers.get_mut(&to) {
+                referrers.remove(key);
+                if referrers.is_empty() {
+                    self.referrers.remove(&to);
                 }
             }
         }
@@ -626,7 +626,7 @@ impl Keys {
 impl<V> Entry<V> {
     /// Whether the object may be outdated, even after the watch delivers another version.
     fn is_in_doubt(&self) -> bool {
-        self.standing == Standing::Doubtful
+        self.standing == Freshness::Stale
     }
 
     fn snapshot(&self) -> Snapshot<V> {
@@ -746,7 +746,7 @@ mod tests {
     fn the_answer_to_a_write_is_taken_in() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
-        cache.record_response(at("n", "a", 5, "e"), cache.expect_write(&key));
+        cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key));
         assert_eq!(cache.get(&key).unwrap().version, 5);
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
     }
@@ -757,7 +757,7 @@ mod tests {
     fn r10c_conflicting_version_is_a_change() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
-        cache.expect_write(&key);
+        cache.begin_write(&key);
         assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None);
         let is_touch = |version, child| {
             cache
@@ -768,7 +768,7 @@ mod tests {
         assert!(!is_touch(2, "d"));
         assert!(is_touch(3, "d"), "that was all");
 
-        let sent = cache.expect_write(&key);
+        let sent = cache.begin_write(&key);
         cache.record_response(at("n", "a", 4, "e"), sent);
         assert!(is_touch(5, "e"), "the write was done");
     }
@@ -778,20 +778,20 @@ mod tests {
     fn a_late_answer_does_not_bring_back_the_dead() {
         let cache = listed([]);
         let key = Key::new("n", "a");
-        let sent = cache.expect_write(&key);
+        let sent = cache.begin_write(&key);
         cache.apply(0, at("n", "a", 5, "d"));
         cache.delete(0, &key, 6);
         cache.record_response(at("n", "a", 5, "d"), sent);
         assert!(cache.get(&key).is_none());
 
-        let sent = cache.expect_write(&key);
+        let sent = cache.begin_write(&key);
         cache.list_begins(0);
         cache.record_response(at("n", "a", 7, "d"), sent);
         assert!(
             cache.get(&key).is_none(),
             "a list is being read: it will tell"
         );
-        cache.record_response(at("n", "a", 7, "d"), cache.expect_write(&key));
+        cache.record_response(at("n", "a", 7, "d"), cache.begin_write(&key));
         assert!(cache.get(&key).is_none());
         cache.list_ends(0, 0);
         cache.record_response(at("n", "a", 7, "d"), sent);
@@ -806,7 +806,7 @@ mod tests {
     fn a_late_answer_is_not_of_another_object() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
-        let sent = cache.expect_write(&key);
+        let sent = cache.begin_write(&key);
         let mut other = at("n", "a", 3, "d");
         other.view.uid = "v".into();
         cache.delete(0, &key, 2);
@@ -820,18 +820,18 @@ mod tests {
     fn an_echo_of_an_older_write_does_not_put_the_older_version_back() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
-        cache.record_response(at("n", "a", 5, "e"), cache.expect_write(&key));
-        cache.record_response(at("n", "a", 6, "f"), cache.expect_write(&key));
+        cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key));
+        cache.record_response(at("n", "a", 6, "f"), cache.begin_write(&key));
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
         assert_eq!(cache.get(&key).unwrap().version, 6);
         assert_eq!(
-            cache.referring(&Key::new("n", "f")),
+            cache.referrers(&Key::new("n", "f")),
             std::slice::from_ref(&key)
         );
         assert_eq!(cache.apply(0, at("n", "a", 6, "f")), None);
 
         // Another client deletes the object, and it is created again before the watch delivers the deletion.
-        cache.record_response(at("n", "a", 9, "f"), cache.expect_write(&key));
+        cache.record_response(at("n", "a", 9, "f"), cache.begin_write(&key));
         assert_eq!(cache.delete(0, &key, 8), None);
         assert_eq!(cache.get(&key).unwrap().version, 9);
         assert!(cache.delete(0, &key, 10).is_some());
@@ -854,21 +854,21 @@ mod tests {
     #[test]
     fn what_is_outdated_is_so_until_the_watch_has_caught_up() {
         let key = Key::new("n", "a");
-        for standing in [Standing::Conflicting, Standing::Doubtful] {
+        for standing in [Freshness::Conflicted, Freshness::Stale] {
             let cache = listed([at("n", "a", 1, "d")]);
             let note = |of| cache.note(&key, of, standing, cache.now(&key));
             note(("v", 0));
-            assert_eq!(cache.standing(&key), Standing::Current, "another one");
+            assert_eq!(cache.standing(&key), Freshness::Fresh, "another one");
             note(("u", 1));
             assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None);
             assert_eq!(cache.standing(&key), standing, "told before");
             let mut again = at("n", "a", 3, "d");
             again.view.uid = "v".into();
             cache.apply(0, again);
-            assert_eq!(cache.standing(&key), Standing::Current, "created again");
+            assert_eq!(cache.standing(&key), Freshness::Fresh, "created again");
             note(("v", 3));
             cache.delete(0, &key, 4);
-            assert_eq!(cache.standing(&key), Standing::Current, "gone");
+            assert_eq!(cache.standing(&key), Freshness::Fresh, "gone");
         }
     }
 
@@ -878,18 +878,18 @@ mod tests {
     fn what_is_outdated_is_looked_up_when_a_list_has_it_unchanged() {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 1, "d")]);
-        let note = || cache.note(&key, ("u", 1), Standing::Doubtful, cache.now(&key));
+        let note = || cache.note(&key, ("u", 1), Freshness::Stale, cache.now(&key));
         note();
         for _ in 0..2 {
             cache.list_begins(0);
             let woken = cache.apply(0, at("n", "a", 1, "d"));
             assert_eq!(names(woken.as_slice()), ["n/a"], "it waits no longer");
-            assert_eq!(cache.standing(&key), Standing::Doubtful);
+            assert_eq!(cache.standing(&key), Freshness::Stale);
             assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None, "told again");
             cache.list_ends(0, 1);
             note();
             assert_eq!(cache.apply(0, at("n", "a", 1, "d")), None, "by no list");
-            assert_eq!(cache.standing(&key), Standing::Doubtful);
+            assert_eq!(cache.standing(&key), Freshness::Stale);
         }
     }
 
@@ -900,22 +900,22 @@ mod tests {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 1, "d")]);
         let note = |version, standing| cache.note(&key, ("u", version), standing, cache.now(&key));
-        note(1, Standing::Doubtful);
+        note(1, Freshness::Stale);
         for version in 2..5 {
             let woken = cache.apply(0, at("n", "a", version, "d"));
             assert_eq!(names(woken.as_slice()), ["n/a"], "it waits no longer");
-            assert_eq!(cache.standing(&key), Standing::Doubtful, "{version}");
+            assert_eq!(cache.standing(&key), Freshness::Stale, "{version}");
         }
-        note(4, Standing::Current);
+        note(4, Freshness::Fresh);
         let woken = cache.apply(0, at("n", "a", 5, "d"));
         assert!(woken.unwrap().is_touch);
-        assert_eq!(cache.standing(&key), Standing::Current, "and was current");
+        assert_eq!(cache.standing(&key), Freshness::Fresh, "and was current");
 
         // The response is about an older version than the cached one.
-        note(4, Standing::Doubtful);
-        assert_eq!(cache.standing(&key), Standing::Doubtful);
-        note(4, Standing::Current);
-        assert_eq!(cache.standing(&key), Standing::Doubtful);
+        note(4, Freshness::Stale);
+        assert_eq!(cache.standing(&key), Freshness::Stale);
+        note(4, Freshness::Fresh);
+        assert_eq!(cache.standing(&key), Freshness::Stale);
     }
 
     /// A successful write proves that the object was current, so no live read is needed.
@@ -923,10 +923,10 @@ mod tests {
     fn what_was_written_is_current() {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 1, "d")]);
-        let sent = cache.expect_write(&key);
-        cache.note(&key, ("u", 1), Standing::Doubtful, sent);
+        let sent = cache.begin_write(&key);
+        cache.note(&key, ("u", 1), Freshness::Stale, sent);
         cache.record_response(at("n", "a", 2, "e"), sent);
-        assert_eq!(cache.standing(&key), Standing::Current);
+        assert_eq!(cache.standing(&key), Freshness::Fresh);
     }
 
     /// A conflict does not affect the next version that the watch delivers.
@@ -934,25 +934,25 @@ mod tests {
     fn a_conflict_is_over_with_the_next_version() {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 1, "d")]);
-        cache.note(&key, ("u", 1), Standing::Conflicting, cache.now(&key));
+        cache.note(&key, ("u", 1), Freshness::Conflicted, cache.now(&key));
         cache.apply(0, at("n", "a", 2, "d"));
-        assert_eq!(cache.standing(&key), Standing::Current);
-        cache.note(&key, ("u", 1), Standing::Conflicting, cache.now(&key));
-        assert_eq!(cache.standing(&key), Standing::Current, "of the one before");
+        assert_eq!(cache.standing(&key), Freshness::Fresh);
+        cache.note(&key, ("u", 1), Freshness::Conflicted, cache.now(&key));
+        assert_eq!(cache.standing(&key), Freshness::Fresh, "of the one before");
     }
 
     /// The response to a request from before a list makes the object doubtful: etcd may have been restored in between.
     #[test]
     fn what_an_answer_says_that_met_a_list_is_doubtful() {
         let key = Key::new("n", "a");
-        for standing in [Standing::Current, Standing::Doubtful] {
+        for standing in [Freshness::Fresh, Freshness::Stale] {
             let cache = listed([at("n", "a", 1, "d")]);
             let sent = cache.now(&key);
             cache.list_begins(0);
             cache.apply(0, at("n", "a", 1, "d"));
             cache.list_ends(0, 1);
             cache.note(&key, ("u", 1), standing, sent);
-            assert_eq!(cache.standing(&key), Standing::Doubtful);
+            assert_eq!(cache.standing(&key), Freshness::Stale);
         }
     }
 
@@ -962,28 +962,34 @@ mod tests {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 10, "d")]);
         let uid = cache.get(&key).unwrap().view.uid().to_owned();
-        cache.note_deletion(&key, "earlier");
-        assert!(!cache.is_going(&key, &uid));
-        cache.note_deletion(&key, &uid);
+        cache.mark_deletion_pending(&key, "earlier");
+        assert!(!cache.is_deletion_pending(&key, &uid));
+        cache.mark_deletion_pending(&key, &uid);
         cache.apply(0, at("n", "a", 11, "e"));
-        assert!(cache.is_going(&key, &uid), "its finalizers change");
-        assert!(!cache.is_going(&key, "another"));
+        assert!(
+            cache.is_deletion_pending(&key, &uid),
+            "its finalizers change"
+        );
+        assert!(!cache.is_deletion_pending(&key, "another"));
         cache.list_begins(0);
         cache.apply(0, at("n", "a", 5, "e"));
-        assert!(!cache.is_going(&key, &uid), "restored from a backup");
+        assert!(
+            !cache.is_deletion_pending(&key, &uid),
+            "restored from a backup"
+        );
         cache.list_ends(0, 5);
-        cache.note_deletion(&key, &uid);
+        cache.mark_deletion_pending(&key, &uid);
         cache.list_begins(0);
         assert!(
             cache.apply(0, at("n", "a", 5, "e")).is_some(),
             "wakes who wanted it to go"
         );
-        assert!(!cache.is_going(&key, &uid), "restored as it was");
+        assert!(!cache.is_deletion_pending(&key, &uid), "restored as it was");
         cache.list_ends(0, 5);
-        cache.note_deletion(&key, &uid);
+        cache.mark_deletion_pending(&key, &uid);
         cache.delete(0, &key, 12);
         cache.apply(0, at("n", "a", 13, "e"));
-        assert!(!cache.is_going(&key, &uid), "made again");
+        assert!(!cache.is_deletion_pending(&key, &uid), "made again");
     }
 
     /// The references to an object are known even if it does not exist.
@@ -995,15 +1001,15 @@ mod tests {
             at("other", "c", 3, "d"),
         ]);
         let d = Key::new("n", "d");
-        let mut referring = cache.referring(&d);
-        referring.sort();
-        assert_eq!(referring, [Key::new("n", "a"), Key::new("n", "b")]);
+        let mut referrers = cache.referrers(&d);
+        referrers.sort();
+        assert_eq!(referrers, [Key::new("n", "a"), Key::new("n", "b")]);
         cache.apply(0, at("n", "a", 4, "e"));
         cache.delete(0, &Key::new("n", "b"), 5);
-        assert!(cache.referring(&d).is_empty());
-        assert_eq!(cache.referring(&Key::new("n", "e")), [Key::new("n", "a")]);
+        assert!(cache.referrers(&d).is_empty());
+        assert_eq!(cache.referrers(&Key::new("n", "e")), [Key::new("n", "a")]);
         assert_eq!(
-            cache.state.read().referring.len(),
+            cache.state.read().referrers.len(),
             2,
             "nothing is kept of what nobody speaks of"
         );

@@ -35,13 +35,13 @@ use crate::{
     cache::{
         readiness::{
             Status,
-            namespace::{Place, Reason},
+            namespace::{NamespaceName, Reason},
         },
         store::{Change, Store},
     },
     client::{context::ClientContext, transport::READ_TIMEOUT},
     config::{app::App, backoff::Backoff},
-    telemetry::{health::Heartbeat, log::log_once::Causes},
+    telemetry::{health::Heartbeat, log::log_once::OutageLog},
 };
 
 /// Longest delay between two attempts. It also limits how late the installation of a CRD is noticed.
@@ -335,7 +335,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
                 .items
                 .last()
                 .map(|object| object.key_and_version().0.to_string());
-            let gets_on = page.items.len() >= PAGE as usize && end > last;
+            let heartbeat = page.items.len() >= PAGE as usize && end > last;
             last = end;
             for object in page.items {
                 self.apply(object);
@@ -354,7 +354,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
                 ));
             }
             params.continue_token = next;
-            if !gets_on {
+            if !heartbeat {
                 outage.pause(&self.heartbeat, Duration::ZERO).await;
             }
         }
@@ -451,7 +451,7 @@ struct Outage {
     failing: bool,
     pauses: Backoff,
     /// Logged causes.
-    causes: Causes,
+    causes: OutageLog,
 }
 
 impl Outage {
@@ -468,7 +468,7 @@ impl Outage {
             status,
             failing: false,
             pauses: Backoff::new(MIN_PAUSE, MAX_PAUSE),
-            causes: Causes::new(QUIET),
+            causes: OutageLog::new(QUIET),
         }
     }
 
@@ -505,14 +505,14 @@ impl Outage {
 
     /// Logs that a streamed list did not end. Called once, because the watch requests no other streamed list.
     fn has_no_end(&self) {
-        let (place, plural) = (Place(self.namespace.as_deref()), self.kind.plural);
+        let (place, plural) = (NamespaceName(self.namespace.as_deref()), self.kind.plural);
         warn!(
             "streamed list of {plural} in {place} did not end (does a proxy drop bookmarks?): listing in pages from now on"
         );
     }
 
     fn ends_at_once(&mut self) {
-        let place = Place(self.namespace.as_deref());
+        let place = NamespaceName(self.namespace.as_deref());
         let text = format!(
             "the watch of {} in {place} ended too early",
             self.kind.plural
@@ -527,7 +527,7 @@ impl Outage {
         let pause = self
             .shared
             .host
-            .spread(self.pauses.advance(), SPREAD)
+            .jitter(self.pauses.advance(), SPREAD)
             .max(asked);
         if !asked.is_zero() {
             self.status.waits(asked);
@@ -561,7 +561,7 @@ impl Outage {
 }
 
 fn explain(error: &Error, app: &App, kind: &Kind, namespace: Option<&str>) -> String {
-    let (place, plural) = (Place(namespace), kind.plural);
+    let (place, plural) = (NamespaceName(namespace), kind.plural);
     let status = match error {
         Error::Api(status) => Some(status.code),
         _ => None,

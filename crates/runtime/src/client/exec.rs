@@ -31,7 +31,7 @@ use crate::{
         token_file::bearer,
     },
     config::{backoff::Backoff, environment::Host},
-    telemetry::log::log_once::Causes,
+    telemetry::log::log_once::OutageLog,
 };
 
 /// Timeout of one run.
@@ -74,7 +74,7 @@ struct State {
     running: Option<Shared<BoxFuture<'static, ()>>>,
     next: Instant,
     pauses: Backoff,
-    trouble: Causes,
+    trouble: OutageLog,
 }
 
 #[derive(Deserialize)]
@@ -117,7 +117,7 @@ impl Exec {
                 running: None,
                 next: now + PAUSES.0,
                 pauses: Backoff::new(PAUSES.0, PAUSES.1),
-                trouble: Causes::default(),
+                trouble: OutageLog::default(),
             }),
         });
         exec.refresh().await?;

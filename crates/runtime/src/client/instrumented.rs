@@ -19,7 +19,7 @@ use tracing::{Instrument as _, Span, field::Empty, info_span};
 
 use crate::{
     api::failure::root_cause,
-    client::middleware::{Around, Layered},
+    client::middleware::{Middleware, MiddlewareService},
     telemetry::{
         metrics::{self, Metrics},
         trace,
@@ -144,14 +144,14 @@ fn base(server: &Uri) -> String {
 }
 
 impl<S> Layer<S> for RequestLayer {
-    type Service = Layered<Self, S>;
+    type Service = MiddlewareService<Self, S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Layered::new(self, inner)
+        MiddlewareService::new(self, inner)
     }
 }
 
-impl<S, B> Around<S, Request<Body>> for RequestLayer
+impl<S, B> Middleware<S, Request<Body>> for RequestLayer
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,

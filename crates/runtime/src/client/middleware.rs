@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use tower::{BoxError, Service};
 
 /// Middleware around the service `S`.
-pub trait Around<S, R>: Clone {
+pub trait Middleware<S, R>: Clone {
     /// Response that the middleware returns.
     type Response;
 
@@ -20,21 +20,21 @@ pub trait Around<S, R>: Clone {
 
 /// Service of a middleware layer.
 #[derive(Clone, Debug)]
-pub struct Layered<L, S> {
+pub struct MiddlewareService<L, S> {
     layer: L,
     inner: S,
 }
 
-impl<L: Clone, S> Layered<L, S> {
+impl<L: Clone, S> MiddlewareService<L, S> {
     pub(crate) fn new(layer: &L, inner: S) -> Self {
         let layer = layer.clone();
         Self { layer, inner }
     }
 }
 
-impl<L, S, R> Service<R> for Layered<L, S>
+impl<L, S, R> Service<R> for MiddlewareService<L, S>
 where
-    L: Around<S, R>,
+    L: Middleware<S, R>,
     S: Service<R>,
     S::Error: Into<BoxError>,
 {

@@ -34,7 +34,7 @@ use tokio_rustls::rustls::{
 };
 use tracing::warn;
 
-use crate::telemetry::log::log_once::Causes;
+use crate::telemetry::log::log_once::OutageLog;
 
 /// Reload interval of certificate files.
 const PERIOD: Duration = Duration::from_mins(1);
@@ -139,7 +139,7 @@ impl Roots {
 struct Verifier {
     /// Path of the CA bundle for reloading. `None` if it is not a file.
     file: Option<PathBuf>,
-    last: Mutex<(Arc<Roots>, Instant, Causes)>,
+    last: Mutex<(Arc<Roots>, Instant, OutageLog)>,
 }
 
 impl Verifier {
@@ -161,7 +161,7 @@ impl Verifier {
                 })?
             }
         };
-        let last = Mutex::new((Arc::new(roots), Instant::now(), Causes::default()));
+        let last = Mutex::new((Arc::new(roots), Instant::now(), OutageLog::default()));
         let file = kube.root_cert_file.clone();
         Ok(Self { file, last })
     }
@@ -290,7 +290,7 @@ struct State {
     /// Number of changes.
     generation: u64,
     read: Instant,
-    trouble: Causes,
+    trouble: OutageLog,
 }
 
 impl Identity {
@@ -346,7 +346,7 @@ impl Identity {
                 key,
                 generation: 0,
                 read: Instant::now(),
-                trouble: Causes::default(),
+                trouble: OutageLog::default(),
             }),
         })
     }

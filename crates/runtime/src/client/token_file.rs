@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::telemetry::log::log_once::Causes;
+use crate::telemetry::log::log_once::OutageLog;
 
 /// Reload interval.
 const PERIOD: Duration = Duration::from_mins(1);
@@ -31,7 +31,7 @@ struct Last {
     /// Time of the last read. `None` if the token has been rejected since, or if the first read failed.
     read: Option<Instant>,
     /// Logged read errors of the current outage.
-    trouble: Causes,
+    trouble: OutageLog,
 }
 
 impl TokenFile {
@@ -70,7 +70,7 @@ impl TokenFile {
         let last = Mutex::new(Last {
             header,
             read,
-            trouble: Causes::default(),
+            trouble: OutageLog::default(),
         });
         Ok(Some(Self { path, last }))
     }

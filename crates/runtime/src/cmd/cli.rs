@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::{
     client::cluster::Cluster,
     cmd::{doctor, run},
-    config::{self, app::App, build_info, environment::Host, sources::Problems},
+    config::{self, app::App, build_info, environment::Host, sources::ConfigErrors},
     controller::builder::Builder,
     reconcile::reconciler::Reconciler,
     telemetry::{
@@ -74,7 +74,7 @@ enum Failure {
     #[error(transparent)]
     Usage(#[from] clap::Error),
     #[error(transparent)]
-    Configuration(#[from] Problems),
+    Configuration(#[from] ConfigErrors),
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error("process 1 is not this program: run reload in a container of the controller")]

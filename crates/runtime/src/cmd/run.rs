@@ -15,15 +15,15 @@ use crate::{
     client::{
         self,
         cluster::Cluster,
-        fence::{FenceLayer, ability::Ability, term::Term},
+        fence::{FenceLayer, eligibility::Eligibility, term::Term},
     },
     config::{
         app::App,
         build_info,
-        environment::{Claim, Host},
+        environment::{Host, ProcessLock},
         settings::Config,
     },
-    controller::{Controller, Died, builder::Builder},
+    controller::{Controller, TaskExited, builder::Builder},
     election::{self, identity::Identity, lease_guard::SeenLease, run::Election},
     reconcile::reconciler::Reconciler,
     telemetry::{
@@ -49,14 +49,14 @@ pub enum Error {
     Election(#[from] election::error::Error),
     /// A task of the controller exited unexpectedly.
     #[error(transparent)]
-    Died(#[from] Died),
+    TaskExited(#[from] TaskExited),
 }
 
 impl Error {
     /// Whether the cause is the configuration rather than the cluster or the program.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
-        !matches!(self, Self::Died(_))
+        !matches!(self, Self::TaskExited(_))
     }
 }
 
@@ -124,19 +124,19 @@ pub async fn run<R: Reconciler>(
     ));
     let ended = tokio::select! {
         biased;
-        ended = controller.run(term, shutdown) => ended.map_err(Error::Died),
-        () = serving => Err(Died("the HTTP server".into()).into()),
+        ended = controller.run(term, shutdown) => ended.map_err(Error::TaskExited),
+        () = serving => Err(TaskExited("the HTTP server".into()).into()),
         ended = &mut election => {
             return Err(match ended {
                 Ok(Err(error)) => error.into(),
-                Ok(Ok(())) | Err(_) => Died("the election".into()).into(),
+                Ok(Ok(())) | Err(_) => TaskExited("the election".into()).into(),
             });
         }
     };
     drop(drained);
     let (released, ()) = tokio::join!(election, controller.finish());
     ended?;
-    released.map_err(|_| Died("the election".into()))??;
+    released.map_err(|_| TaskExited("the election".into()))??;
     info!("stopped");
     Ok(())
 }
@@ -198,7 +198,7 @@ fn claimed_identity(
     host: &Host,
     pod_namespace: Option<String>,
     config: &mut Config,
-) -> Result<(Identity, Option<Claim>), election::error::Error> {
+) -> Result<(Identity, Option<ProcessLock>), election::error::Error> {
     let identity = identity(app, host, pod_namespace, config)?;
     let election = &config.leader_election;
     let namespace = election.lease_namespace.as_ref();
@@ -258,7 +258,7 @@ pub fn candidate(
         identity,
         metrics,
         seen: SeenLease::default(),
-        ability: watch::channel(Ability::All).1,
+        ability: watch::channel(Eligibility::Full).1,
     };
     let election = async move {
         let ended = election::run::run(election, publish, Heartbeat::default(), drained).await;

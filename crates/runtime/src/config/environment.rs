@@ -20,11 +20,11 @@ pub struct Host {
     /// Maximum number of open file descriptors.
     pub(crate) descriptors: usize,
     variables: Arc<[(OsString, OsString)]>,
-    claim: fn(&str) -> io::Result<Claim>,
+    claim: fn(&str) -> io::Result<ProcessLock>,
 }
 
 /// Exclusive use of a name on this machine, until it is dropped.
-pub(crate) type Claim = Box<dyn Any + Send>;
+pub(crate) type ProcessLock = Box<dyn Any + Send>;
 
 impl Host {
     /// Returns the environment of this process: its clocks, the kernel's random numbers, its environment variables and its
@@ -79,7 +79,7 @@ impl Host {
 
     /// Returns a random number, uniformly distributed between 0 and 1.
     #[must_use]
-    pub fn chance(&self) -> f64 {
+    pub fn random_ratio(&self) -> f64 {
         // The lower half: in the upper half, the variant of a UUID is fixed.
         let random = u32::try_from((self.random)() & u64::from(u32::MAX)).unwrap_or_default();
         f64::from(random) / f64::from(u32::MAX)
@@ -88,8 +88,8 @@ impl Host {
     /// Returns `time` with a jitter of at most this ratio. So replicas that lost the same API server do not reconnect at the
     /// same instant.
     #[must_use]
-    pub fn spread(&self, time: Duration, ratio: f64) -> Duration {
-        time.mul_f64(1.0 - ratio + 2.0 * ratio * self.chance())
+    pub fn jitter(&self, time: Duration, ratio: f64) -> Duration {
+        time.mul_f64(1.0 - ratio + 2.0 * ratio * self.random_ratio())
     }
 
     /// Returns a random UUID.
@@ -103,7 +103,7 @@ impl Host {
     ///
     /// # Errors
     /// Another process has claimed it.
-    pub(crate) fn claim(&self, name: &str) -> io::Result<Claim> {
+    pub(crate) fn claim(&self, name: &str) -> io::Result<ProcessLock> {
         (self.claim)(name)
     }
 
@@ -125,7 +125,7 @@ impl Host {
 /// Claims a name by an abstract Unix socket. All containers of a pod see it, and so do other pods if they share the node's
 /// network. It needs no folder. The kernel removes it when its process ends, for any reason.
 #[cfg(target_os = "linux")]
-fn claim_on_this_machine(name: &str) -> io::Result<Claim> {
+fn claim_on_this_machine(name: &str) -> io::Result<ProcessLock> {
     use std::os::{
         linux::net::SocketAddrExt as _,
         unix::net::{SocketAddr, UnixDatagram},
@@ -138,7 +138,7 @@ fn claim_on_this_machine(name: &str) -> io::Result<Claim> {
 
 /// Always succeeds, because pods exist only on Linux.
 #[cfg(not(target_os = "linux"))]
-fn claim_on_this_machine(_name: &str) -> io::Result<Claim> {
+fn claim_on_this_machine(_name: &str) -> io::Result<ProcessLock> {
     Ok(Box::new(()))
 }
 

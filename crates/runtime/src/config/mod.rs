@@ -32,7 +32,7 @@ use clap::{Arg, ArgMatches, value_parser};
 pub use app::{App, PodSecurity, keys};
 pub use rule::Rule;
 pub use settings::{Backoff, Config, Http, LeaderElection, Log, LogFormat, Telemetry};
-pub use sources::{Problems, Settings};
+pub use sources::{ConfigErrors, Settings};
 pub use table::{Key, OTLP, Variable, WORK};
 
 impl Config {
@@ -82,7 +82,7 @@ pub fn load(
     app: &'static App,
     flags: &ArgMatches,
     env: impl IntoIterator<Item = (OsString, OsString)>,
-) -> Result<(Config, Settings), Problems> {
+) -> Result<(Config, Settings), ConfigErrors> {
     let mut settings = Settings::defaults(app);
     let variable = app.env_prefix() + "CONFIG";
     let (named, env): (Vec<_>, Vec<_>) = env.into_iter().partition(|(name, _)| *name == *variable);

@@ -20,16 +20,16 @@ use crate::api::names::is_label;
 
 /// Errors of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct Problems(Vec<String>);
+pub struct ConfigErrors(Vec<String>);
 
-impl Problems {
+impl ConfigErrors {
     /// Returns one line per error, with key, value, origin and reason.
     pub fn lines(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
 }
 
-impl fmt::Display for Problems {
+impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join("\n"))
     }
@@ -128,7 +128,7 @@ impl Settings {
     }
 
     /// Returns the effective configuration, or all errors.
-    pub(super) fn check(&self) -> Result<Config, Problems> {
+    pub(super) fn check(&self) -> Result<Config, ConfigErrors> {
         let mut problems = self.problems.clone();
         let (good, bad): (Vec<&Key>, Vec<&Key>) = keys(self.app)
             .partition(|key| self.value(key).is_some_and(|value| key.rule.allows(&value)));
@@ -141,9 +141,9 @@ impl Settings {
             // Cannot fail as long as the rules are at least as strict as the types.
             self.merged
                 .extract()
-                .map_err(|error| Problems(vec![printable(&error.to_string())]))
+                .map_err(|error| ConfigErrors(vec![printable(&error.to_string())]))
         } else {
-            Err(Problems(problems))
+            Err(ConfigErrors(problems))
         }
     }
 

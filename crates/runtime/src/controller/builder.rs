@@ -21,14 +21,14 @@ use crate::{
     cache::{
         readiness::{
             Scopes, Status,
-            namespace::{Needs, Right},
+            namespace::{Permission, RequiredAccess},
             refusals::Refusals,
         },
         store::{Change, Store},
         watch::watch,
     },
     client::{context::ClientContext, fence},
-    controller::{agenda::Agenda, metrics, queue::lane::Lane},
+    controller::{metrics, queue::lane::Lane, work_queue::WorkQueue},
     reconcile::writer::{Writer, finalizer::Finalizer},
     telemetry::{health::Heartbeat, metrics::Metrics},
 };
@@ -47,7 +47,7 @@ pub struct Builder<P> {
     pub(crate) namespaces: Vec<Option<String>>,
     pub(crate) metrics: Metrics,
     primary: Arc<Writer<P>>,
-    rights: Vec<Right>,
+    rights: Vec<Permission>,
     dependents: Vec<Box<dyn Informer<P>>>,
 }
 
@@ -60,7 +60,7 @@ impl<P: Primary> Builder<P> {
         assert_fenced::<P>();
         let store = Arc::new(Store::new(&namespaces));
         let refusals = Refusals::new(&namespaces);
-        let right = Right {
+        let right = Permission {
             verb: "update",
             kind: P::KIND,
             subresource: "status",
@@ -105,7 +105,7 @@ impl<P: Primary> Builder<P> {
     /// [fence]: crate::client::fence
     pub fn owns<V: Cached>(&mut self) -> Writer<V> {
         assert_fenced::<V>();
-        let rights = ["create", "patch"].map(|verb| Right {
+        let rights = ["create", "patch"].map(|verb| Permission {
             verb,
             kind: V::KIND,
             subresource: "",
@@ -147,10 +147,10 @@ impl<P: Primary> Builder<P> {
         store
     }
 
-    pub(crate) fn finish(self) -> (Arc<Writer<P>>, Informers<P>, Needs) {
+    pub(crate) fn finish(self) -> (Arc<Writer<P>>, Informers<P>, RequiredAccess) {
         let mut watched = vec![P::KIND];
         watched.extend(self.dependents.iter().map(|informer| informer.kind()));
-        let needs = Needs {
+        let needs = RequiredAccess {
             primary: P::KIND,
             watched,
             rights: self.rights,
@@ -169,7 +169,7 @@ impl<P: Finalizable> Builder<P> {
     /// Declares a finalizer on the reconciled type, named `domain/name`, for cleanup outside the cluster. It needs the
     /// permission to patch the objects.
     pub fn finalizer(&mut self, name: &'static str) -> Finalizer<P> {
-        self.rights.push(Right {
+        self.rights.push(Permission {
             verb: "patch",
             kind: P::KIND,
             subresource: "",
@@ -201,7 +201,7 @@ impl<P: Primary> Informers<P> {
             }
         }
         for informer in self.iter().skip(1) {
-            informer.referring_versions(key).hash(&mut hasher);
+            informer.referrer_versions(key).hash(&mut hasher);
         }
         hasher.finish() | 1
     }
@@ -238,7 +238,7 @@ pub(crate) trait Informer<P>: Send + Sync {
     fn changes(&self) -> u64;
     fn version(&self, key: &Key) -> Option<u64>;
     /// Returns the combined versions of all objects that reference `key`.
-    fn referring_versions(&self, key: &Key) -> u64;
+    fn referrer_versions(&self, key: &Key) -> u64;
     /// Returns a fingerprint of an object's content, unless the object with this UID controls it.
     fn content(&self, key: &Key, uid: &str) -> Option<u64>;
     /// Returns a function that counts the objects.
@@ -277,8 +277,8 @@ impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
         self.store.version(key)
     }
 
-    fn referring_versions(&self, key: &Key) -> u64 {
-        self.store.referring_versions(key)
+    fn referrer_versions(&self, key: &Key) -> u64 {
+        self.store.referrer_versions(key)
     }
 
     fn content(&self, key: &Key, uid: &str) -> Option<u64> {
@@ -318,11 +318,11 @@ impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
 
 /// Delay of a reconcile after a change of rollout counters. One reconcile then covers the changes of several pods. The end of a
 /// rollout is enqueued without delay.
-const ROLLOUT_PACE: Duration = Duration::from_secs(1);
+const ROLLOUT_DEBOUNCE: Duration = Duration::from_secs(1);
 
 /// Enqueues the objects that a change affects.
 pub(crate) struct Handler<P> {
-    pub agenda: channel::Receiver<Option<Agenda>>,
+    pub work_queue: channel::Receiver<Option<WorkQueue>>,
     pub primaries: Arc<Store<P>>,
     pub scopes: Arc<Scopes>,
 }
@@ -330,16 +330,16 @@ pub(crate) struct Handler<P> {
 impl<P: Primary> Handler<P> {
     /// Changes before the scope is in sync are ignored: its initial sync covers them.
     fn primary_changed(&self, change: &Change<P>) {
-        if let Some(agenda) = &*self.agenda.borrow()
+        if let Some(work_queue) = &*self.work_queue.borrow()
             && self.scopes.is_in_sync(&change.key)
         {
             let key = change.key.clone();
             if change.is_touch {
-                agenda.touched(key, P::KIND.kind);
+                work_queue.touched(key, P::KIND.kind);
             } else if asks_for_the_same(change) {
-                agenda.changed_by_the_way(key, P::KIND.kind);
+                work_queue.enqueue_status_change(key, P::KIND.kind);
             } else {
-                agenda.changed(key, P::KIND.kind);
+                work_queue.changed(key, P::KIND.kind);
             }
         }
     }
@@ -347,30 +347,32 @@ impl<P: Primary> Handler<P> {
     /// Enqueues the current and the previous owner, and the objects that reference the changed one. A referencing object may
     /// wait for a name that another client's object had.
     fn dependent_changed<V: Cached>(&self, change: &Change<V>) {
-        let agenda = self.agenda.borrow();
+        let work_queue = self.work_queue.borrow();
         let concerns = || !change.is_touch && self.scopes.is_in_sync(&change.key);
-        let Some(agenda) = agenda.as_ref().filter(|_| concerns()) else {
+        let Some(work_queue) = work_queue.as_ref().filter(|_| concerns()) else {
             return;
         };
         let views = [&change.old, &change.new].into_iter().flatten();
         let owners = views.flat_map(|view| view.references());
         let owners = owners.map(|owner| change.key.sibling(owner));
         let mut keys = owners
-            .chain(self.primaries.referring(&change.key))
+            .chain(self.primaries.referrers(&change.key))
             .peekable();
         if keys.peek().is_none() {
             return;
         }
-        let is_progress = match (&change.old, &change.new) {
-            (Some(old), Some(new)) => is_progress(&change.key, &**old, &**new),
+        let is_rollout_update = match (&change.old, &change.new) {
+            (Some(old), Some(new)) => is_rollout_update(&change.key, &**old, &**new),
             _ => false,
         };
         for key in keys {
-            if is_progress {
-                agenda.triggers.note(&key, Lane::Event, V::KIND.kind);
-                agenda.queue.add_after(key, Lane::Event, ROLLOUT_PACE);
+            if is_rollout_update {
+                work_queue.triggers.note(&key, Lane::Event, V::KIND.kind);
+                work_queue
+                    .queue
+                    .add_after(key, Lane::Event, ROLLOUT_DEBOUNCE);
             } else {
-                agenda.changed(key, V::KIND.kind);
+                work_queue.changed(key, V::KIND.kind);
             }
         }
     }
@@ -386,9 +388,9 @@ fn asks_for_the_same<P: Primary>(change: &Change<P>) -> bool {
     catch(&P::KIND, "Cached::content", is_same).unwrap_or(true)
 }
 
-fn is_progress<V: Cached>(key: &Key, old: &V, new: &V) -> bool {
-    let method = "Cached::is_progress";
-    catch(&V::KIND, method, || V::is_progress(old, new)).unwrap_or_else(|panicked| {
+fn is_rollout_update<V: Cached>(key: &Key, old: &V, new: &V) -> bool {
+    let method = "Cached::is_rollout_update";
+    catch(&V::KIND, method, || V::is_rollout_update(old, new)).unwrap_or_else(|panicked| {
         warn!(object = %key, "{panicked}; treating the change as no rollout progress");
         false
     })

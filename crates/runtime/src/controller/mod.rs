@@ -4,13 +4,13 @@
 //! initial sync checks every object. State flows one way: a watch updates a store, the change enqueues a key, and a worker
 //! reads the stores.
 
-pub(crate) mod agenda;
 pub(crate) mod builder;
 pub(crate) mod metrics;
 pub(crate) mod queue;
 mod resync;
 #[cfg(test)]
 mod tests;
+pub(crate) mod work_queue;
 
 use std::{
     borrow::Cow,
@@ -41,18 +41,18 @@ use crate::{
     cache::{
         readiness::{
             Scopes,
-            namespace::{Place, Reason},
+            namespace::{NamespaceName, Reason},
         },
-        store::{Snapshot, Standing},
+        store::{Freshness, Snapshot},
     },
     client::fence::term::Term,
-    client::{context::ClientContext, fence::ability::Ability},
+    client::{context::ClientContext, fence::eligibility::Eligibility},
     config::{descriptors, environment::Host, settings::Config},
     controller::{
-        agenda::{Agenda, Failures},
         builder::{Builder, Handler, Informer, Informers},
         metrics::{Count, Instruments},
         queue::{Queue, WorkItem, lane::Lane},
+        work_queue::{Failures, WorkQueue},
     },
     reconcile::{
         error::ApiError,
@@ -60,9 +60,9 @@ use crate::{
         writer::Writer,
     },
     telemetry::{
-        events::{Recorder, event::About},
+        events::{Recorder, event::EventSource},
         health::{Health, ago},
-        log::log_once::LogDeduplication,
+        log::log_once::LogLimiter,
         metrics::Metrics,
         state, trace,
     },
@@ -70,11 +70,11 @@ use crate::{
 
 /// Longest time without progress before a reconcile counts as stuck. Each request takes at most 36 s. The number of requests is
 /// not limited.
-const STANDSTILL: Duration = Duration::from_mins(2);
+const STALL_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Shortest delay of an object that requests its own requeue ([`Action::After`], [`Action::StatusPending`]). So one object
 /// causes at most ten reconciles per second in this way.
-const LEAST_DELAY: Duration = Duration::from_millis(100);
+const MIN_REQUEUE_DELAY: Duration = Duration::from_millis(100);
 
 /// Shortest time for pending events to be written on shutdown, even if the drain used up the shutdown timeout.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
@@ -83,7 +83,7 @@ const LAST_EVENTS: Duration = Duration::from_secs(1);
 const STATUS: &str = "status";
 
 /// Number of consecutive conflicts of one object that are not logged. They are common while a watch lags behind.
-const CONFLICTS: u32 = 10;
+const QUIET_CONFLICTS: u32 = 10;
 
 /// A controller before it runs.
 pub struct Controller<R: Reconciler> {
@@ -91,9 +91,9 @@ pub struct Controller<R: Reconciler> {
     scopes: Arc<Scopes>,
     /// Ability that the election sees. Between terms, it equals the ability of `scopes`. During a term, it only becomes
     /// `Nothing`, after the drain.
-    ability: channel::Sender<Ability>,
+    ability: channel::Sender<Eligibility>,
     /// Agenda of the current term, where changes enqueue objects.
-    agenda: channel::Sender<Option<Agenda>>,
+    work_queue: channel::Sender<Option<WorkQueue>>,
     counters: Vec<Count>,
     tasks: Tasks,
     instruments: Instruments,
@@ -109,7 +109,7 @@ pub(crate) struct Work<R: Reconciler> {
     pub informers: Informers<R::Primary>,
     pub recorder: Recorder,
     pub scopes: Arc<Scopes>,
-    pub log: Arc<LogDeduplication>,
+    pub log: Arc<LogLimiter>,
     pub host: Host,
 }
 
@@ -146,8 +146,8 @@ impl<R: Reconciler> Work<R> {
     ) -> Result<(), ApiError> {
         let (key, objects) = (cx.key(), self.primary.store());
         match objects.standing(key) {
-            Standing::Current => Ok(()),
-            Standing::Conflicting | Standing::Doubtful => self.primary.confirm(cx, seen).await,
+            Freshness::Fresh => Ok(()),
+            Freshness::Conflicted | Freshness::Stale => self.primary.verify_current(cx, seen).await,
         }
     }
 
@@ -165,8 +165,8 @@ impl<R: Reconciler> Work<R> {
             log: &self.log,
             attempt,
             inputs: self.informers.inputs(key, &seen.view),
-            rehearses: false,
-            would_act: AtomicBool::new(false),
+            is_dry_run: false,
+            has_changes: AtomicBool::new(false),
         }
     }
 
@@ -191,7 +191,7 @@ impl<R: Reconciler> Work<R> {
         let basis = |view: &R::Primary| {
             self.informers.basis(key, view) ^ self.scopes.rights_regained(key) << 1
         };
-        if let Some((view, noted)) = objects.up_to_date_basis(key)
+        if let Some((view, noted)) = objects.input_fingerprint(key)
             && noted == basis(&view)
         {
             return true;
@@ -199,7 +199,7 @@ impl<R: Reconciler> Work<R> {
         let Some(seen) = objects.get(key) else {
             return true;
         };
-        if objects.standing(key) != Standing::Current {
+        if objects.standing(key) != Freshness::Fresh {
             // The retry after the conflict verifies the object, and this result does not shorten its delay. If the term has
             // changed since, that retry is lost, and the add that follows replaces it.
             return false;
@@ -207,15 +207,15 @@ impl<R: Reconciler> Work<R> {
         let basis = basis(&seen.view);
         // The result is not cached while a rejected status is suppressed: when the suppression expires, the status has to be
         // written.
-        let is_given_up = self.primary.is_given_up(key, &seen);
+        let is_status_suppressed = self.primary.is_status_suppressed(key, &seen);
         let is_up_to_date = {
             let cx = Context {
-                rehearses: true,
+                is_dry_run: true,
                 ..self.context(key, &seen, &Detached { leads: true })
             };
             self.reconciler.is_up_to_date(&cx, &seen)
         };
-        if is_up_to_date && !is_given_up {
+        if is_up_to_date && !is_status_suppressed {
             objects.note_up_to_date(key, seen.version, basis);
         }
         is_up_to_date
@@ -228,15 +228,15 @@ type Tasks = JoinSet<Cow<'static, str>>;
 /// Unexpected end of a task of [`run`](crate::run).
 #[derive(Debug, thiserror::Error)]
 #[error("{0} exited unexpectedly; see the log above")]
-pub struct Died(pub Cow<'static, str>);
+pub struct TaskExited(pub Cow<'static, str>);
 
 /// Reason for the end of the work in a term.
-enum Ended {
+enum TermEnd {
     Lost,
     /// No scope can be served. The work is drained, and the term continues.
     Unable,
     Stopped,
-    Died(Died),
+    TaskExited(TaskExited),
 }
 
 impl<R: Reconciler> Controller<R> {
@@ -268,15 +268,15 @@ impl<R: Reconciler> Controller<R> {
         let refusals = Arc::clone(&builder.refusals);
         let (primary, informers, needs) = builder.finish();
         let scopes = Scopes::new(needs, refusals, config.leader_election.lease_duration);
-        let agenda = channel::Sender::<Option<Agenda>>::new(None);
-        let current = agenda.subscribe();
+        let work_queue = channel::Sender::<Option<WorkQueue>>::new(None);
+        let current = work_queue.subscribe();
         let busy = move || {
-            let agenda = current.borrow();
-            agenda
+            let work_queue = current.borrow();
+            work_queue
                 .as_ref()
-                .is_some_and(|agenda| agenda.queue.is_busy(Lane::Background))
+                .is_some_and(|work_queue| work_queue.queue.is_busy(Lane::Background))
         };
-        let about = About {
+        let about = EventSource {
             app,
             reporter: app.reporter,
             instance,
@@ -300,7 +300,7 @@ impl<R: Reconciler> Controller<R> {
         for (scope, namespace) in namespaces.into_iter().enumerate() {
             if scope >= fit.served {
                 let status = scopes.informer(scope, 0);
-                let place = Place(namespace.as_deref());
+                let place = NamespaceName(namespace.as_deref());
                 let text = format!("too few file descriptors to watch {place}");
                 status.fails(Reason::Failing, text);
                 continue;
@@ -311,7 +311,7 @@ impl<R: Reconciler> Controller<R> {
             let place = place.unwrap_or_default();
             for (number, informer) in informers.iter().enumerate() {
                 let handler = Handler {
-                    agenda: agenda.subscribe(),
+                    work_queue: work_queue.subscribe(),
                     primaries: Arc::clone(primary.store()),
                     scopes: Arc::clone(&scopes),
                 };
@@ -323,7 +323,7 @@ impl<R: Reconciler> Controller<R> {
                 tasks.spawn(watch.map(|()| name.into()));
             }
         }
-        let current = agenda.subscribe();
+        let current = work_queue.subscribe();
         let clock = host.clone();
         health.live("workers", move || {
             stuck(&current.borrow().as_ref()?.queue, &clock)
@@ -346,8 +346,8 @@ impl<R: Reconciler> Controller<R> {
                 host: host.clone(),
             }),
             scopes,
-            ability: channel::Sender::new(Ability::Nothing),
-            agenda,
+            ability: channel::Sender::new(Eligibility::None),
+            work_queue,
             counters,
             tasks,
             instruments: Instruments::new(metrics, name, config.workers),
@@ -356,9 +356,9 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// Returns the ability of this replica to serve, for the election. During a term, it changes only to `Ability::Nothing`.
+    /// Returns the ability of this replica to serve, for the election. During a term, it changes only to `Eligibility::None`.
     /// The drain is then over, and the term may end.
-    pub fn ability(&self) -> channel::Receiver<Ability> {
+    pub fn ability(&self) -> channel::Receiver<Eligibility> {
         self.ability.subscribe()
     }
 
@@ -367,11 +367,14 @@ impl<R: Reconciler> Controller<R> {
         &self,
     ) -> impl Fn() -> (Vec<state::Cache>, Option<state::Queue>) + Send + Sync + use<R> {
         let (scopes, counters) = (Arc::clone(&self.scopes), self.counters.clone());
-        let agenda = self.agenda.subscribe();
+        let work_queue = self.work_queue.subscribe();
         move || {
             let objects: Vec<_> = counters.iter().map(|count| count()).collect();
-            let agenda = agenda.borrow().clone();
-            (scopes.caches(&objects), agenda.map(|agenda| agenda.state()))
+            let work_queue = work_queue.borrow().clone();
+            (
+                scopes.caches(&objects),
+                work_queue.map(|work_queue| work_queue.state()),
+            )
         }
     }
 
@@ -379,12 +382,12 @@ impl<R: Reconciler> Controller<R> {
     ///
     /// # Errors
     ///
-    /// [`Died`] if a task ended unexpectedly.
+    /// [`TaskExited`] if a task ended unexpectedly.
     pub async fn run(
         &mut self,
         mut term: channel::Receiver<Option<Term>>,
         stop: impl Future<Output = ()>,
-    ) -> Result<(), Died> {
+    ) -> Result<(), TaskExited> {
         let mut stop = std::pin::pin!(stop.fuse());
         let mut able = self.scopes.ability();
         loop {
@@ -397,10 +400,10 @@ impl<R: Reconciler> Controller<R> {
                 id = gained(&mut term) => id,
             };
             match self.lead(id, &mut term, &mut stop).await {
-                Ended::Lost => info!("term ended: standing by with warm caches"),
-                Ended::Unable => {
+                TermEnd::Lost => info!("term ended: standing by with warm caches"),
+                TermEnd::Unable => {
                     warn!("no namespace can be served: giving up leadership");
-                    self.ability.send_replace(Ability::Nothing);
+                    self.ability.send_replace(Eligibility::None);
                     tokio::select! {
                         biased;
                         () = &mut stop => return Ok(()),
@@ -408,8 +411,8 @@ impl<R: Reconciler> Controller<R> {
                         () = lost(&mut term, id) => {}
                     }
                 }
-                Ended::Stopped => return Ok(()),
-                Ended::Died(died) => return Err(died),
+                TermEnd::Stopped => return Ok(()),
+                TermEnd::TaskExited(died) => return Err(died),
             }
         }
     }
@@ -430,19 +433,19 @@ impl<R: Reconciler> Controller<R> {
         id: u64,
         term: &mut channel::Receiver<Option<Term>>,
         stop: &mut (impl Future<Output = ()> + Unpin),
-    ) -> Ended {
+    ) -> TermEnd {
         let mut in_sync = self.scopes.in_sync();
         tokio::select! {
             biased;
-            () = &mut *stop => return Ended::Stopped,
-            died = died(&mut self.tasks) => return Ended::Died(died),
-            () = lost(term, id) => return Ended::Lost,
+            () = &mut *stop => return TermEnd::Stopped,
+            died = died(&mut self.tasks) => return TermEnd::TaskExited(died),
+            () = lost(term, id) => return TermEnd::Lost,
             _ = in_sync.wait_for(|scopes| !scopes.is_empty()) => {} // With partial caches, existing objects would look missing.
         }
         let queue = Queue::new(&self.config.backoff, self.config.workers, Key::namespace);
         self.instruments.term_begins(&queue);
-        let agenda = Agenda::new(queue.clone());
-        self.agenda.send_replace(Some(agenda.clone()));
+        let work_queue = WorkQueue::new(queue.clone());
+        self.work_queue.send_replace(Some(work_queue.clone()));
         self.scopes.check_all();
         info!(
             objects = self.work.primary.store().len(),
@@ -452,7 +455,7 @@ impl<R: Reconciler> Controller<R> {
         );
         let worker = Worker {
             kind: R::Primary::KIND,
-            agenda: agenda.clone(),
+            work_queue: work_queue.clone(),
             instruments: self.instruments.clone(),
             log: Arc::clone(&self.work.log),
         };
@@ -462,7 +465,7 @@ impl<R: Reconciler> Controller<R> {
             let work_on = Arc::clone(&self.work);
             let attempt = TermAttempt {
                 kind: R::Primary::KIND.kind,
-                agenda: agenda.clone(),
+                work_queue: work_queue.clone(),
                 term: term.clone(),
                 id,
             };
@@ -492,7 +495,7 @@ impl<R: Reconciler> Controller<R> {
                             info!(namespace, "namespace in sync: reconciling its objects");
                         }
                         let is_in_scope = |key: &Key| scopes.covers(scope, key);
-                        resync::first(&agenda, objects, is_in_scope, is_up_to_date).await;
+                        resync::first(&work_queue, objects, is_in_scope, is_up_to_date).await;
                     }
                 };
                 tokio::join!(
@@ -507,13 +510,13 @@ impl<R: Reconciler> Controller<R> {
         let elects = self.config.leader_election.enabled;
         let ended = tokio::select! {
             biased;
-            () = stop => Ended::Stopped,
-            died = died(&mut self.tasks) => Ended::Died(died),
-            Some(_) = work.join_next() => Ended::Died(Died("a worker".into())),
-            () = lost(term, id) => Ended::Lost,
-            _ = able.wait_for(|able| *able == Ability::Nothing), if elects => Ended::Unable,
+            () = stop => TermEnd::Stopped,
+            died = died(&mut self.tasks) => TermEnd::TaskExited(died),
+            Some(_) = work.join_next() => TermEnd::TaskExited(TaskExited("a worker".into())),
+            () = lost(term, id) => TermEnd::Lost,
+            _ = able.wait_for(|able| *able == Eligibility::None), if elects => TermEnd::Unable,
         };
-        self.agenda.send_replace(None);
+        self.work_queue.send_replace(None);
         queue.shut_down();
         let draining = Instant::now();
         if timeout(self.config.shutdown_timeout, queue.drained())
@@ -531,10 +534,10 @@ impl<R: Reconciler> Controller<R> {
     }
 }
 
-/// Returns a message if a reconcile has made no progress for longer than [`STANDSTILL`].
+/// Returns a message if a reconcile has made no progress for longer than [`STALL_TIMEOUT`].
 fn stuck(queue: &Queue<Key>, host: &Host) -> Option<String> {
     let longest = queue.stats().longest_standstill;
-    (longest > STANDSTILL).then(|| {
+    (longest > STALL_TIMEOUT).then(|| {
         format!(
             "a reconcile has made no progress since {}",
             ago(host, longest)
@@ -556,9 +559,9 @@ pub(crate) fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
 #[derive(Clone)]
 struct Worker {
     kind: Kind,
-    agenda: Agenda,
+    work_queue: WorkQueue,
     instruments: Instruments,
-    log: Arc<LogDeduplication>,
+    log: Arc<LogLimiter>,
 }
 
 impl Worker {
@@ -567,11 +570,11 @@ impl Worker {
         self,
         reconcile: impl Fn(Key) -> F,
     ) {
-        let Agenda {
+        let WorkQueue {
             queue,
             triggers,
             failures,
-        } = self.agenda;
+        } = self.work_queue;
         while let Some(item) = queue.get().await {
             let noted = triggers.take(item.key(), item.lane());
             let span = span(&item, noted);
@@ -596,17 +599,17 @@ impl Worker {
                         let key = item.key().clone();
                         triggers.note(&key, Lane::Background, STATUS);
                         if noted == Some(STATUS) {
-                            queue.add_after(key, Lane::Background, LEAST_DELAY);
+                            queue.add_after(key, Lane::Background, MIN_REQUEUE_DELAY);
                         } else {
                             queue.add(key, Lane::Background);
                         }
                     }
                     Ok(Action::After(time)) => {
-                        let (key, time) = (item.key().clone(), time.max(LEAST_DELAY));
+                        let (key, time) = (item.key().clone(), time.max(MIN_REQUEUE_DELAY));
                         queue.add_after(key, Lane::Background, time);
                     }
                 }
-                finish_item(item, result, &failures, &self.log);
+                complete(item, result, &failures, &self.log);
             });
         }
     }
@@ -638,22 +641,22 @@ fn span(item: &WorkItem<Key>, noted: Option<&'static str>) -> Span {
 }
 
 /// Releases the key with the requeue for the result. Logs each retry with its object, reason and delay.
-fn finish_item(
+fn complete(
     item: WorkItem<Key>,
     result: Result<Action, Failed>,
     failures: &Failures,
-    log: &LogDeduplication,
+    log: &LogLimiter,
 ) {
     let object = item.key().clone();
     if let Err(error) = &result {
         trace::failed(&Span::current(), error.name(), error);
     }
-    let was_held_back = match &result {
+    let was_deferred = match &result {
         Ok(Action::StatusPending) => false,
         Err(error) if error.retry() != Retry::OnChange => failures.note(&object, error),
         _ => failures.forget(&object),
     };
-    if was_held_back {
+    if was_deferred {
         item.add();
     }
     match result {
@@ -666,17 +669,17 @@ fn finish_item(
             Retry::OnChange => item.forget(),
             retry => {
                 let attempt = 1 + if retry.is_quiet() {
-                    item.quiet_tries()
+                    item.requeues()
                 } else {
                     item.failures()
                 };
                 let delay = match retry {
-                    Retry::After(time) => item.add_after(time.max(LEAST_DELAY)),
-                    Retry::Conflict | Retry::Quiet => item.add_rate_limited_quietly(),
+                    Retry::After(time) => item.add_after(time.max(MIN_REQUEUE_DELAY)),
+                    Retry::Conflict | Retry::Requeue => item.requeue_rate_limited(),
                     _ => item.add_rate_limited_after(retry.after()),
                 };
                 // A watch that merely lags would have caught up within these attempts.
-                let stuck = retry == Retry::Conflict && attempt > CONFLICTS;
+                let stuck = retry == Retry::Conflict && attempt > QUIET_CONFLICTS;
                 if (stuck || !retry.is_quiet()) && log.should_log(&error) {
                     warn!(%object, reason = error.reason(), attempt, ?delay, "{error}; retrying");
                 } else {
@@ -688,7 +691,10 @@ fn finish_item(
 }
 
 /// Forwards `from` to `to` until cancelled.
-async fn tell(from: &mut channel::Receiver<Ability>, to: &channel::Sender<Ability>) -> Infallible {
+async fn tell(
+    from: &mut channel::Receiver<Eligibility>,
+    to: &channel::Sender<Eligibility>,
+) -> Infallible {
     loop {
         let ability = *from.borrow_and_update();
         to.send_if_modified(|last| std::mem::replace(last, ability) != ability);
@@ -718,26 +724,26 @@ async fn lost(term: &mut channel::Receiver<Option<Term>>, id: u64) {
 #[derive(Clone)]
 struct TermAttempt {
     kind: &'static str,
-    agenda: Agenda,
+    work_queue: WorkQueue,
     term: channel::Receiver<Option<Term>>,
     id: u64,
 }
 
 impl Attempt for TermAttempt {
-    fn others_wait(&self) -> bool {
-        self.agenda.queue.is_busy(Lane::Event)
+    fn has_urgent_work(&self) -> bool {
+        self.work_queue.queue.is_busy(Lane::Event)
     }
 
     fn leads(&self) -> bool {
         is_live(self.term.borrow().as_ref(), self.id)
     }
 
-    fn gets_on(&self, key: &Key) {
-        self.agenda.queue.gets_on(key);
+    fn heartbeat(&self, key: &Key) {
+        self.work_queue.queue.heartbeat(key);
     }
 
     fn enqueue(&self, key: Key) {
-        self.agenda.changed(key, self.kind);
+        self.work_queue.changed(key, self.kind);
     }
 }
 
@@ -746,10 +752,10 @@ fn is_live(term: Option<&Term>, id: u64) -> bool {
     term.is_some_and(|term| term.id() == id && term.remaining().is_some())
 }
 
-async fn died(tasks: &mut Tasks) -> Died {
+async fn died(tasks: &mut Tasks) -> TaskExited {
     match tasks.join_next().await {
-        Some(Ok(name)) => Died(name),
-        Some(Err(_)) => Died("a task".into()),
+        Some(Ok(name)) => TaskExited(name),
+        Some(Err(_)) => TaskExited("a task".into()),
         None => std::future::pending().await,
     }
 }

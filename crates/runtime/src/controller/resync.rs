@@ -17,8 +17,8 @@ use crate::{
     api::{key::Key, object::Primary, panic::catch},
     cache::store::Store,
     controller::{
-        agenda::Agenda,
         queue::{Queue, lane::Lane},
+        work_queue::WorkQueue,
     },
 };
 
@@ -34,7 +34,7 @@ const AT_A_TIME: usize = 100;
 /// Initial sync of a scope by a new leader. First enqueues the objects that changed while there was no leader, the oldest
 /// first. Then yields, so that the workers begin with these objects, and checks the others.
 pub(crate) async fn first<P: Primary>(
-    agenda: &Agenda,
+    work_queue: &WorkQueue,
     objects: &Store<P>,
     is_in_scope: impl Fn(&Key) -> bool,
     is_up_to_date: impl Fn(&Key) -> bool,
@@ -42,15 +42,15 @@ pub(crate) async fn first<P: Primary>(
     let unobserved =
         objects.keys_where(|key, object| is_in_scope(key) && is_unobserved(key, object));
     for key in &unobserved {
-        agenda.changed(key.clone(), P::KIND.kind);
+        work_queue.changed(key.clone(), P::KIND.kind);
     }
     yield_now().await;
     let begun: HashSet<Key> = unobserved.into_iter().collect();
     let others = objects.keys_where(|key, _| is_in_scope(key) && !begun.contains(key));
     for some in others.chunks(AT_A_TIME) {
         for key in some.iter().filter(|key| !is_up_to_date(key)) {
-            agenda.triggers.note(key, Lane::Background, "takeover");
-            agenda.queue.add(key.clone(), Lane::Background);
+            work_queue.triggers.note(key, Lane::Background, "takeover");
+            work_queue.queue.add(key.clone(), Lane::Background);
         }
         yield_now().await;
     }
@@ -95,7 +95,7 @@ pub(crate) async fn resync<P: Primary, C: PartialEq>(
                     if !is_up_to_date {
                         queue.resync(key.clone(), period * LONGEST_DELAY);
                     }
-                    is_settled &= is_up_to_date && objects.up_to_date_basis(key).is_some();
+                    is_settled &= is_up_to_date && objects.input_fingerprint(key).is_some();
                 }
                 yield_now().await;
             }

@@ -31,7 +31,7 @@ use crate::{
     config::app::tests::APP,
     reconcile::{
         error::ApiError,
-        writer::corrections::{AT_ONCE, Asked, Corrections, WantedBy},
+        writer::disputes::{AT_ONCE, Desired, DisputeTracker, Requester},
     },
     telemetry::health::Probe,
     testing::fixtures::{Child, Parent, Parents, TestError as Error, object},
@@ -48,7 +48,7 @@ fn queue() -> Queue<Key> {
 fn worker(queue: &Queue<Key>) -> Worker {
     Worker {
         kind: Parent::KIND,
-        agenda: Agenda::new(queue.clone()),
+        work_queue: WorkQueue::new(queue.clone()),
         instruments: Instruments::new(&Metrics::disconnected(&APP), "parent", 1),
         log: Arc::default(),
     }
@@ -109,7 +109,7 @@ async fn what_is_untold_comes_again() {
     let runs = Arc::new(Mutex::new(Vec::new()));
     let (seen, others) = (Arc::clone(&runs), queue.clone());
     let worker = worker(&queue);
-    let triggers = Arc::clone(&worker.agenda.triggers);
+    let triggers = Arc::clone(&worker.work_queue.triggers);
     tokio::spawn(worker.work(move |key| {
         seen.lock().push(key.name().to_owned());
         let wait = others.is_busy(Lane::Event);
@@ -199,11 +199,11 @@ async fn r7_a_final_failure_waits_for_the_user() {
         queue.add(key("a"), Lane::Event);
         let item = queue.get().await.unwrap();
         let error = Failed::of(&Parent::KIND, &error);
-        finish_item(
+        complete(
             item,
             Err(error),
             &Failures::default(),
-            &LogDeduplication::default(),
+            &LogLimiter::default(),
         );
         assert_eq!(
             (queue.stats().delayed, queue.stats().failing),
@@ -217,15 +217,17 @@ async fn r7_a_final_failure_waits_for_the_user() {
 #[tokio::test(start_paused = true)]
 async fn what_is_put_off_comes_when_its_time_is_over() {
     for undone in AT_ONCE..AT_ONCE + 10 {
-        let (queue, corrections) = (queue(), Corrections::default());
-        let by = WantedBy {
+        let (queue, corrections) = (queue(), DisputeTracker::default());
+        let by = Requester {
             uid: "u",
             generation: 1,
         };
         for _ in 0..=undone {
-            corrections.record(&key("a"), by, Asked::There(0), "theirs", "ours", |_| true);
+            corrections.record(&key("a"), by, Desired::Present(0), "theirs", "ours", |_| {
+                true
+            });
         }
-        let wait = move || corrections.wait(&key("a"), by, Asked::There(0), "theirs");
+        let wait = move || corrections.wait(&key("a"), by, Desired::Present(0), "theirs");
         let pause = wait().unwrap().time;
         let due = Instant::now() + pause;
         let corrected = Arc::new(Mutex::new(Vec::new()));
@@ -248,7 +250,7 @@ async fn what_is_put_off_comes_when_its_time_is_over() {
         sleep_until(due + Duration::from_secs(1)).await;
         let corrected = corrected.lock();
         let late = corrected[0] - due;
-        assert!(late <= LEAST_DELAY, "{pause:?}: {late:?} late");
+        assert!(late <= MIN_REQUEUE_DELAY, "{pause:?}: {late:?} late");
         let retried = corrected[1] - corrected[0];
         assert!(
             retried <= Duration::from_millis(10),
@@ -260,12 +262,12 @@ async fn what_is_put_off_comes_when_its_time_is_over() {
 /// A few conflicts are not logged; a long series is.
 #[tokio::test(start_paused = true)]
 async fn a_conflict_that_does_not_pass_is_told() {
-    let (queue, log) = (queue(), LogDeduplication::default());
+    let (queue, log) = (queue(), LogLimiter::default());
     queue.add(key("a"), Lane::Event);
-    for _ in 0..CONFLICTS + 2 {
+    for _ in 0..QUIET_CONFLICTS + 2 {
         let item = queue.get().await.unwrap();
         let conflict = Failed::of(&Parent::KIND, &Error::Conflict);
-        finish_item(item, Err(conflict), &Failures::default(), &log);
+        complete(item, Err(conflict), &Failures::default(), &log);
     }
     let of_ten = (0..10).filter(|_| log.should_log(&Error::Conflict));
     assert_eq!(of_ten.count(), 8, "two of ten lines are taken");
@@ -279,7 +281,7 @@ async fn q3b_conflict_does_not_wait_for_earlier_failures() {
         queue.add(key("a"), Lane::Event);
         let item = queue.get().await.unwrap();
         let failed = Failed::of(&Parent::KIND, &error);
-        finish_item(item, Err(failed), &Failures::default(), &Arc::default());
+        complete(item, Err(failed), &Failures::default(), &Arc::default());
         queue.tries([key("a")].iter())[0].1.unwrap()
     };
     let mut backoff = Duration::ZERO;
@@ -305,14 +307,14 @@ async fn q3c_deferred_change_is_enqueued_if_no_retry_comes() {
     ] {
         let queue = queue();
         let worker = worker(&queue);
-        let (agenda, runs) = (worker.agenda.clone(), Arc::new(Mutex::new(0)));
-        let (told, seen) = (agenda.clone(), Arc::clone(&runs));
+        let (work_queue, runs) = (worker.work_queue.clone(), Arc::new(Mutex::new(0)));
+        let (told, seen) = (work_queue.clone(), Arc::clone(&runs));
         let last = Arc::new(Mutex::new(Some(last)));
         tokio::spawn(worker.work(move |key| {
             *seen.lock() += 1;
             let run = *seen.lock();
             if run <= TRIES {
-                told.changed_by_the_way(key, Parent::KIND.kind);
+                told.enqueue_status_change(key, Parent::KIND.kind);
             }
             let result = match run {
                 ..TRIES => Err(Error::Rejected("no".into())),
@@ -321,7 +323,7 @@ async fn q3c_deferred_change_is_enqueued_if_no_retry_comes() {
             };
             async move { result }
         }));
-        agenda.changed(key("a"), Parent::KIND.kind);
+        work_queue.changed(key("a"), Parent::KIND.kind);
         sleep(Duration::from_mins(30)).await;
         assert_eq!(*runs.lock(), TRIES + 1);
     }
@@ -364,7 +366,7 @@ async fn a_new_leader_begins_with_what_has_waited_longest() {
         looks.lock().push(format!("is {} settled?", key.name()));
         key.name() == "settled"
     };
-    resync::first::<Parent>(&Agenda::new(queue.clone()), &parents, |_| true, settled).await;
+    resync::first::<Parent>(&WorkQueue::new(queue.clone()), &parents, |_| true, settled).await;
     queue.shut_down();
     worker.await.unwrap();
     let expected = [
@@ -760,7 +762,7 @@ async fn liveness_names_what_is_stuck() {
     let mut controller = controller(&server, &mut health);
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
     let _running = tokio::spawn(async move { controller.run(term, std::future::pending()).await });
-    assert_eq!(dead_after(STANDSTILL, &health).await, [""; 0]);
+    assert_eq!(dead_after(STALL_TIMEOUT, &health).await, [""; 0]);
     assert_eq!(dead_after(Duration::from_mins(1), &health).await, [STUCK]);
     assert_eq!(
         dead_after(READ_TIMEOUT, &health).await,
@@ -788,7 +790,7 @@ impl Reconciler for Busy {
     ) -> Result<Action, Error> {
         for number in 0..REQUESTS {
             if self.asks {
-                let _ = self.parents.confirm(cx, seen).await;
+                let _ = self.parents.verify_current(cx, seen).await;
             } else {
                 let child = key(&number.to_string());
                 let _ = self.children.create(cx, &child, &json!({})).await;
@@ -798,7 +800,7 @@ impl Reconciler for Busy {
     }
 }
 
-/// [`REQUESTS`] of [`SLOW`] each take longer than [`STANDSTILL`].
+/// [`REQUESTS`] of [`SLOW`] each take longer than [`STALL_TIMEOUT`].
 const REQUESTS: u32 = 20;
 const SLOW: Duration = Duration::from_secs(9);
 
@@ -844,7 +846,7 @@ async fn liveness_bounds_a_standstill_and_no_reconcile() {
         let (_publish, term) = channel::channel(Some(Term::unlimited()));
         let running =
             tokio::spawn(async move { controller.run(term, std::future::pending()).await });
-        let busy = SLOW * REQUESTS + STANDSTILL;
+        let busy = SLOW * REQUESTS + STALL_TIMEOUT;
         assert_eq!(dead_after(busy, &health).await, [""; 0], "{asks} {code}");
         let dead = dead_after(Duration::from_mins(1), &health).await;
         assert!(dead.contains(&STUCK.to_owned()), "{asks} {code}: {dead:?}");
@@ -996,7 +998,7 @@ async fn a_leader_that_can_serve_nothing_is_drained_before_it_says_so() {
     let (publish, term) = channel::channel(None);
     let running = tokio::spawn(async move { controller.run(term, std::future::pending()).await });
     sleep(Duration::from_secs(1)).await;
-    says(Ability::All);
+    says(Eligibility::Full);
     publish.send_replace(Some(Term::unlimited()));
     sleep(Duration::from_secs(1)).await;
     assert_eq!(server.writes.lock().len(), 1, "which hangs");
@@ -1009,12 +1011,12 @@ async fn a_leader_that_can_serve_nothing_is_drained_before_it_says_so() {
         ..
     } = Config::shipped(&APP);
     sleep(leader_election.lease_duration + Duration::from_secs(1)).await;
-    says(Ability::All);
+    says(Eligibility::Full);
     sleep(shutdown_timeout).await;
-    says(Ability::Nothing);
+    says(Eligibility::None);
     parents.works();
     sleep(Duration::from_secs(1)).await;
-    says(Ability::Nothing);
+    says(Eligibility::None);
     assert_eq!(
         server.writes.lock().len(),
         1,
@@ -1022,7 +1024,7 @@ async fn a_leader_that_can_serve_nothing_is_drained_before_it_says_so() {
     );
     publish.send_replace(None);
     sleep(Duration::from_secs(1)).await;
-    says(Ability::All);
+    says(Eligibility::Full);
     publish.send_replace(Some(Term::unlimited()));
     sleep(Duration::from_secs(1)).await;
     assert_eq!(server.writes.lock().len(), 2);

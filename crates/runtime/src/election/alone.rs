@@ -10,14 +10,14 @@ use tokio::{
 };
 
 use super::{
-    fencing_record::{Assertions, FencingRecord},
+    fencing_record::{FencingRecord, FencingRecordWriter},
     identity::Identity,
     metrics::Counts,
 };
 use crate::{
     client::fence::term::Term,
     config::{environment::Host, settings::LeaderElection},
-    telemetry::{metrics::Metrics, state::RecordIs},
+    telemetry::{metrics::Metrics, state::FencingRecordState},
 };
 
 /// Publishes a term without an end until `stop`. The first assertion of the record precedes it, for at most one call timeout.
@@ -38,7 +38,7 @@ pub(super) async fn run(
     // Outside a pod, the namespace of the record is unknown.
     let mut record = settings.lease_namespace.as_deref().map(|namespace| {
         let record = FencingRecord::new(app, client, namespace, settings, identity);
-        Assertions::new(host, record, settings.call_timeout(), settings.retry_period)
+        FencingRecordWriter::new(host, record, settings.call_timeout(), settings.retry_period)
     });
     if let Some(record) = &mut record {
         record.acquired("", 0);
@@ -66,7 +66,11 @@ pub(super) async fn run(
 }
 
 /// Asserts the record after a rejection or a failure, at most once per retry period.
-async fn keep(record: &mut Assertions, rejections: &Notify, settings: &LeaderElection) -> ! {
+async fn keep(
+    record: &mut FencingRecordWriter,
+    rejections: &Notify,
+    settings: &LeaderElection,
+) -> ! {
     let mut period = time::interval(settings.retry_period);
     period.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
     loop {
@@ -74,7 +78,7 @@ async fn keep(record: &mut Assertions, rejections: &Notify, settings: &LeaderEle
             biased;
             _ = record.ended(), if record.is_under_way() => {}
             () = rejections.notified() => record.rejected(),
-            _ = period.tick(), if record.is() == RecordIs::Pending => record.assert_if_due(),
+            _ = period.tick(), if record.is() == FencingRecordState::Pending => record.assert_if_due(),
         }
     }
 }

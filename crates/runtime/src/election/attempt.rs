@@ -11,7 +11,7 @@ use tracing::{Instrument as _, Span, debug, info, warn};
 use super::{
     candidate::Candidate,
     cause,
-    decide::{Event, Outcome},
+    state_machine::{Event, Outcome},
     watch::LeaseWatch,
 };
 use crate::telemetry::trace;
@@ -23,9 +23,9 @@ const LOGGED_EACH: Duration = Duration::from_mins(1);
 const CONFLICTS: u32 = 2;
 
 /// Keeps the watch current during an attempt.
-async fn go_on(watch: Option<&mut LeaseWatch>) -> ! {
+async fn drain(watch: Option<&mut LeaseWatch>) -> ! {
     match watch {
-        Some(watch) => watch.go_on().await,
+        Some(watch) => watch.drain().await,
         None => pending().await,
     }
 }
@@ -50,7 +50,7 @@ impl Candidate {
         let attempt = time::timeout(within, self.lock.try_acquire_or_renew());
         let reply = tokio::select! {
             biased;
-            never = go_on(watch) => never,
+            never = drain(watch) => never,
             reply = attempt.instrument(span.clone()) => reply,
         };
         let _entered = span.entered();
@@ -72,7 +72,7 @@ impl Candidate {
                  does an admission webhook for leases hang? docs/operations.md, \"A webhook on leases\""
             )),
         };
-        let pause = self.host.spread(self.retry_period, 0.1);
+        let pause = self.host.jitter(self.retry_period, 0.1);
         Event::Tried {
             sent,
             outcome,

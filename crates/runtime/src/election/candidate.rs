@@ -1,4 +1,4 @@
-//! A replica that runs for leader: the loop that executes the actions of [`Elector`].
+//! A replica that runs for leader: the loop that executes the actions of [`ElectionState`].
 
 use std::{future::pending, pin::pin, sync::Arc, time::Duration};
 
@@ -14,23 +14,23 @@ use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn}
 
 use super::{
     cause,
-    decide::{Action, Elector, Event, Held, Timing},
     error::Error,
     events::LeaseRecorder,
-    fencing_record::{Assertions, FencingRecord},
+    fencing_record::{FencingRecord, FencingRecordWriter},
     identity::Identity,
     lease_guard::LeaseGuardLayer,
     metrics::Counts,
-    watch::{Failure, LeaseWatch, Report, Told},
+    state_machine::{Action, ElectionState, Event, Held, Timing},
+    watch::{Failure, LeaseUpdate, LeaseWatch, Report},
 };
 use crate::{
     client::fence::{
-        ability::Ability,
+        eligibility::Eligibility,
         in_flight::{Write, Writes},
         term::Term,
     },
     config::{clock::Clock, environment::Host, settings::LeaderElection},
-    telemetry::{health::Heartbeat, log::log_once::Causes, metrics::Metrics},
+    telemetry::{health::Heartbeat, log::log_once::OutageLog, metrics::Metrics},
 };
 
 /// Longest sleep before the clock is read again. While a machine is suspended, tokio's timers stop, but the clock of the Lease
@@ -39,20 +39,20 @@ use crate::{
 const CLOCK_INTERVAL: Duration = Duration::from_secs(2);
 /// Time without a failure before the next failure counts as a new outage, and is logged again.
 const QUIET: Duration = Duration::from_mins(2);
-/// Delay before a replica that can serve only some scopes (namespaces; see [`Ability`]) takes a free Lease. Replicas that can
+/// Delay before a replica that can serve only some scopes (namespaces; see [`Eligibility`]) takes a free Lease. Replicas that can
 /// serve all scopes go first.
 pub const YIELD_DELAY: Duration = Duration::from_secs(3);
 
 /// A replica that runs for leader.
 pub struct Candidate {
-    pub(super) elector: Elector,
+    pub(super) elector: ElectionState,
     pub(super) clock: Clock,
     pub(super) host: Host,
     pub(super) lock: LeaseLock,
     pub(super) guard: LeaseGuardLayer,
     pub(super) leases: Api<Lease>,
     /// Writes and verifies the fencing record.
-    pub(super) record: Assertions,
+    pub(super) record: FencingRecordWriter,
     pub(super) recorder: LeaseRecorder,
     /// The term, for the fence and the controller.
     pub(super) term: watch::Sender<Option<Term>>,
@@ -86,9 +86,9 @@ pub struct Candidate {
     /// Start of the current series of failures, and time of its last warning, both by `clock`.
     pub(super) failing: Option<(Duration, Duration)>,
     /// Logged causes of failed attempts.
-    pub(super) failures: Causes,
+    pub(super) failures: OutageLog,
     /// Logged causes of failures of the watch.
-    pub(super) watch_failures: Causes,
+    pub(super) watch_failures: OutageLog,
     pub(super) counts: Counts,
 }
 
@@ -129,11 +129,11 @@ impl Candidate {
                 &identity,
                 metrics,
             ),
-            elector: Elector::new(identity.to_string(), timing),
+            elector: ElectionState::new(identity.to_string(), timing),
             clock: host.clock.clone(),
             lock: LeaseLock::new(client.clone(), &namespace, params),
             guard,
-            record: Assertions::new(
+            record: FencingRecordWriter::new(
                 host.clone(),
                 FencingRecord::new(app, &client, &namespace, settings, &identity),
                 call,
@@ -158,8 +158,8 @@ impl Candidate {
             unheld: false,
             trouble: String::new(),
             failing: None,
-            failures: Causes::new(QUIET),
-            watch_failures: Causes::new(QUIET),
+            failures: OutageLog::new(QUIET),
+            watch_failures: OutageLog::new(QUIET),
             counts,
         })
     }
@@ -168,7 +168,7 @@ impl Candidate {
     pub(super) async fn run(
         mut self,
         heartbeat: &Heartbeat,
-        mut ability: watch::Receiver<Ability>,
+        mut ability: watch::Receiver<Eligibility>,
         stop: impl Future<Output = ()>,
     ) {
         let mut stop = pin!(stop.fuse());
@@ -283,7 +283,7 @@ impl Candidate {
             if !stopping {
                 let why = match &held {
                     Some(_) => "deleted or taken by another replica, and acquired again",
-                    None if self.elector.ability() == Ability::Nothing => {
+                    None if self.elector.ability() == Eligibility::None => {
                         "no namespace can be served"
                     }
                     None if self.trouble.is_empty() => "not renewed in time",
@@ -328,7 +328,7 @@ impl Candidate {
 
     fn watched(&mut self, report: Report) -> Event {
         match report {
-            Ok(Told { holder, changed }) => {
+            Ok(LeaseUpdate { holder, changed }) => {
                 if self.watch_failures.is_over() {
                     info!(lease = self.lease, "watch re-established");
                 }
@@ -363,7 +363,7 @@ impl Candidate {
 }
 
 /// Waits for the next change of the ability.
-async fn changed(ability: &mut watch::Receiver<Ability>) -> Ability {
+async fn changed(ability: &mut watch::Receiver<Eligibility>) -> Eligibility {
     if ability.changed().await.is_err() {
         // The sender is gone: the process is about to end.
         pending::<()>().await;

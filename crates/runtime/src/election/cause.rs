@@ -27,7 +27,10 @@ pub fn is_rivalry(error: &LockError) -> bool {
         LockError::AcquireLease(kube::Error::Api(status))
         | LockError::CreateLease(kube::Error::Api(status)) => status.code == 409,
         LockError::Kube(kube::Error::Service(error)) => {
-            matches!(error.downcast_ref(), Some(lease_guard::Error::Overtaken))
+            matches!(
+                error.downcast_ref(),
+                Some(lease_guard::Error::StaleResponse)
+            )
         }
         _ => false,
     }

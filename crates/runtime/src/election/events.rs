@@ -13,7 +13,7 @@ use crate::{
     telemetry::{
         events::{
             Recorder,
-            event::{About, Event},
+            event::{Event, EventSource},
         },
         metrics::Metrics,
     },
@@ -41,7 +41,7 @@ impl LeaseRecorder {
         metrics: &Metrics,
     ) -> Self {
         let app = metrics.app();
-        let about = About {
+        let about = EventSource {
             app,
             reporter: app.name,
             instance: identity.to_string(),

@@ -10,10 +10,10 @@
 //! and each term has another record. So a late write of the deposed leader is a conflict. It may succeed only before the
 //! successor has written, and the successor's write follows.
 
-use super::{identity::Identity, lease_guard::Aside};
+use super::{identity::Identity, lease_guard::BypassGuard};
 use crate::{
     config::{app::App, backoff::Backoff, environment::Host, settings::LeaderElection},
-    telemetry::{log::log_once::Causes, state::RecordIs},
+    telemetry::{log::log_once::OutageLog, state::FencingRecordState},
 };
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{
@@ -51,7 +51,7 @@ const REQUESTS: u32 = 3;
 
 /// Result of an assertion.
 #[derive(Debug)]
-pub enum Asserted {
+pub enum WriteOutcome {
     /// The record already named this replica and its term.
     Named,
     /// The record was written.
@@ -105,25 +105,25 @@ impl FencingRecord {
     ///
     /// # Errors
     /// The API server rejected a request, for example with a conflict, or did not respond.
-    async fn assert(&self, term: &str) -> Result<Asserted, kube::Error> {
+    async fn assert(&self, term: &str) -> Result<WriteOutcome, kube::Error> {
         let record = match self.records.get_metadata(&self.name).await {
             Ok(record) => record,
-            Err(error) if is(&error, &[403, 404]) => return Ok(Asserted::NotInstalled(error)),
+            Err(error) if is(&error, &[403, 404]) => return Ok(WriteOutcome::NotInstalled(error)),
             Err(error) => return Err(error),
         };
         let [holder_key, term_key] = [HOLDER, TERM].map(|name| format!("{}/{name}", self.group));
         let says = |key: &str, value| record.annotations().get(key).is_some_and(|is| is == value);
         if says(&holder_key, self.identity.as_str()) && says(&term_key, term) {
-            return Ok(Asserted::Named);
+            return Ok(WriteOutcome::Named);
         }
         if let Some(lease) = &self.lease {
             // After the read of the record: see the module documentation.
             let holder = self.holder(lease).await?;
             if holder.is_empty() {
-                return Ok(Asserted::Unheld);
+                return Ok(WriteOutcome::Unheld);
             }
             if holder != self.identity.as_str() {
-                return Ok(Asserted::Deposed(holder));
+                return Ok(WriteOutcome::Deposed(holder));
             }
         }
         let patch = json!({"metadata": {
@@ -132,7 +132,7 @@ impl FencingRecord {
         }});
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let patched = self.records.patch_metadata(&self.name, &params, &patch);
-        patched.await.map(|_| Asserted::Written)
+        patched.await.map(|_| WriteOutcome::Written)
     }
 
     /// Returns the holder of the Lease, or an empty string. The read bypasses the guard, because an attempt may be in progress.
@@ -140,7 +140,7 @@ impl FencingRecord {
         let leases = Request::new(Lease::url_path(&(), Some(&self.namespace)));
         let request = leases.get(lease, &GetParams::default());
         let mut request = request.map_err(kube::Error::BuildRequest)?;
-        request.extensions_mut().insert(Aside);
+        request.extensions_mut().insert(BypassGuard);
         let lease: Lease = match self.client.request(request).await {
             Err(error) if is(&error, &[404]) => return Ok(String::new()),
             read => read?,
@@ -152,24 +152,24 @@ impl FencingRecord {
 
 /// Asserts a record beside the election, without delaying a renewal: one assertion at a time, with pauses that grow up to
 /// `call`.
-pub struct Assertions {
+pub struct FencingRecordWriter {
     record: FencingRecord,
     call: Duration,
     host: Host,
     /// [`TERM`] of the last assertion.
     term: String,
     /// State of the record in this term.
-    is: RecordIs,
+    is: FencingRecordState,
     /// The assertion in progress, if any: its term and its result, `None` after a timeout.
-    under_way: JoinSet<(String, Option<Result<Asserted, kube::Error>>)>,
+    under_way: JoinSet<(String, Option<Result<WriteOutcome, kube::Error>>)>,
     /// Earliest start of the next assertion, and the pause after it.
     due: Instant,
     pauses: Backoff,
     /// Failures since the last success.
-    trouble: Causes,
+    trouble: OutageLog,
 }
 
-impl Assertions {
+impl FencingRecordWriter {
     /// Creates the assertions of `record`. Each request may take `call`.
     pub fn new(host: Host, record: FencingRecord, call: Duration, retry_period: Duration) -> Self {
         Self {
@@ -177,11 +177,11 @@ impl Assertions {
             record,
             call,
             term: String::new(),
-            is: RecordIs::NotInstalled,
+            is: FencingRecordState::NotInstalled,
             under_way: JoinSet::new(),
             due: Instant::now(),
             pauses: Backoff::new(retry_period / 2, call),
-            trouble: Causes::default(),
+            trouble: OutageLog::default(),
         }
     }
 
@@ -196,7 +196,7 @@ impl Assertions {
         }
         self.due = Instant::now();
         self.term = term + &self.host.uuid().to_string();
-        self.is = RecordIs::Pending;
+        self.is = FencingRecordState::Pending;
         self.assert_if_due();
     }
 
@@ -204,7 +204,7 @@ impl Assertions {
     /// each renewal.
     pub fn assert_if_due(&mut self) {
         let now = Instant::now();
-        if self.is != RecordIs::Pending || self.is_under_way() || now < self.due {
+        if self.is != FencingRecordState::Pending || self.is_under_way() || now < self.due {
             return;
         }
         self.due = now + self.pauses.advance();
@@ -218,11 +218,11 @@ impl Assertions {
 
     /// Records that the fencing policy rejected a write: the record may name another replica.
     pub fn rejected(&mut self) {
-        self.is = RecordIs::Pending;
+        self.is = FencingRecordState::Pending;
     }
 
     /// Returns the state of the record.
-    pub fn is(&self) -> RecordIs {
+    pub fn is(&self) -> FencingRecordState {
         self.is
     }
 
@@ -259,24 +259,24 @@ impl Assertions {
             self.assert_if_due();
         };
         match asserted {
-            Asserted::Named | Asserted::Written => {
+            WriteOutcome::Named | WriteOutcome::Written => {
                 self.trouble.clear();
-                self.is = RecordIs::Written;
-                if matches!(asserted, Asserted::Named) {
+                self.is = FencingRecordState::Written;
+                if matches!(asserted, WriteOutcome::Named) {
                     self.due = Instant::now();
                 }
             }
-            Asserted::NotInstalled(error) => {
+            WriteOutcome::NotInstalled(error) => {
                 if self.record.is_expected {
                     self.failed(&format!("{error}; apply deploy/components/fencing, or unset leader_election.fencing_record"));
                 } else {
                     debug!(record = self.object(), "no fencing record: {error}");
                 }
-                self.is = RecordIs::NotInstalled;
+                self.is = FencingRecordState::NotInstalled;
                 self.due = Instant::now();
             }
-            Asserted::Unheld => {}
-            Asserted::Deposed(holder) => return Some(holder),
+            WriteOutcome::Unheld => {}
+            WriteOutcome::Deposed(holder) => return Some(holder),
         }
         None
     }

@@ -1,6 +1,6 @@
 //! The identity of a process in the election.
 
-use crate::config::environment::{Claim, Host};
+use crate::config::environment::{Host, ProcessLock};
 
 use super::error::Error;
 use std::{env, fmt};
@@ -60,7 +60,12 @@ impl Identity {
     ///
     /// # Errors
     /// [`Error::Claimed`] if another process has reserved it.
-    pub(crate) fn claim(&self, host: &Host, namespace: &str, lease: &str) -> Result<Claim, Error> {
+    pub(crate) fn claim(
+        &self,
+        host: &Host,
+        namespace: &str,
+        lease: &str,
+    ) -> Result<ProcessLock, Error> {
         let name = format!("{}/{namespace}/{lease}/{self}", env!("CARGO_PKG_NAME"));
         host.claim(&name)
             .map_err(|error| Error::Claimed(self.to_string(), error))

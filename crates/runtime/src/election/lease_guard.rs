@@ -12,10 +12,10 @@ use super::observed_lease::{ObservedRecord, Record};
 use crate::{
     client::{
         instrumented::FailedBy,
-        middleware::{Around, Layered},
+        middleware::{Middleware, MiddlewareService},
     },
     config::environment::Host,
-    telemetry::state::{self, RecordIs},
+    telemetry::state::{self, FencingRecordState},
 };
 use futures::{
     FutureExt,
@@ -40,16 +40,16 @@ const LONG_AGO: Timestamp = Timestamp::UNIX_EPOCH;
 const FAR_AHEAD: Timestamp = Timestamp::constant(200_000_000_000, 0);
 
 /// Minimum step between the times of two writes: the resolution of the times in a Lease.
-const MOVES_ON: SignedDuration = SignedDuration::from_micros(1);
+const MIN_TIMESTAMP_STEP: SignedDuration = SignedDuration::from_micros(1);
 
 /// Longest time that a silent holder keeps the Lease: the longest lease duration that the configuration permits.
 const LONGEST: Duration = Duration::from_hours(1);
 /// Range of credible times ahead of this process's clock. The next write need not follow a time outside it.
-const BELIEVED: SignedDuration = SignedDuration::from_hours(1);
+const MAX_CLOCK_SKEW: SignedDuration = SignedDuration::from_hours(1);
 /// Duration of a released Lease, in seconds.
 const RELEASED: u64 = 1;
 /// Fields of the holder, which the lock sets when it creates a Lease.
-const HELD: [&str; 3] = ["holderIdentity", "acquireTime", "renewTime"];
+const HOLDER_FIELDS: [&str; 3] = ["holderIdentity", "acquireTime", "renewTime"];
 
 /// Times that the lock sets in a write.
 const DATES: [&str; 2] = ["acquireTime", "renewTime"];
@@ -62,7 +62,7 @@ pub enum Error {
     WriteWithoutRead,
     /// The response is older than the version that the watch delivered during the request.
     #[error("response is older than the watch")]
-    Overtaken,
+    StaleResponse,
     /// The API server treated the write as unchanged, so no other replica sees it.
     #[error("the write did not change the Lease (resourceVersion {0}), or the response is older")]
     Unchanged(String),
@@ -104,7 +104,7 @@ impl SeenLease {
     }
 
     /// Returns the state of the fencing record; `None` while this process does not lead.
-    pub(crate) fn record(&self) -> Option<RecordIs> {
+    pub(crate) fn record(&self) -> Option<FencingRecordState> {
         self.0.lock().record
     }
 }
@@ -124,7 +124,7 @@ struct Seen {
     dated: Timestamp,
     /// Whether a write has no response yet.
     writing: bool,
-    record: Option<RecordIs>,
+    record: Option<FencingRecordState>,
 }
 
 impl Seen {
@@ -179,7 +179,7 @@ impl LeaseGuardLayer {
     }
 
     /// Records the state of this process's fencing record, while it leads.
-    pub(crate) fn record_is(&self, record: Option<RecordIs>) {
+    pub(crate) fn record_is(&self, record: Option<FencingRecordState>) {
         self.seen.0.lock().record = record;
     }
 
@@ -321,7 +321,7 @@ impl LeaseGuardLayer {
             *base = read.ok_or(Error::WriteWithoutRead)?;
             write["metadata"]["resourceVersion"] = base.clone().into();
         } else if let Some(spec) = write["spec"].as_object_mut() {
-            spec.retain(|field, _| !HELD.contains(&field.as_str()));
+            spec.retain(|field, _| !HOLDER_FIELDS.contains(&field.as_str()));
         }
         self.seen.0.lock().writing = true;
         let date = serde_json::to_value(MicroTime(self.date()))?;
@@ -341,10 +341,12 @@ impl LeaseGuardLayer {
     fn date(&self) -> Timestamp {
         let mut seen = self.seen.0.lock();
         let now = self.host.now();
-        let is_believable = |date: &Timestamp| date.duration_since(now) < BELIEVED;
+        let is_believable = |date: &Timestamp| date.duration_since(now) < MAX_CLOCK_SKEW;
         let renewed = seen.observed.renewed().filter(is_believable);
         let last = seen.dated.max(renewed.unwrap_or(Timestamp::MIN));
-        let next = last.saturating_add(MOVES_ON).unwrap_or(Timestamp::MAX);
+        let next = last
+            .saturating_add(MIN_TIMESTAMP_STEP)
+            .unwrap_or(Timestamp::MAX);
         seen.dated = if is_believable(&next) {
             now.max(next)
         } else {
@@ -363,14 +365,16 @@ impl LeaseGuardLayer {
                 let mut seen = self.seen.0.lock();
                 seen.read = None;
                 if seen.version > *known && seen.observed.exists() {
-                    return Err(Error::Overtaken.into());
+                    return Err(Error::StaleResponse.into());
                 }
                 seen.observed.observe(self.host.clock.now(), None);
                 Ok(body)
             }
             Call::Read { known } if status.is_success() => {
                 let (lease, record) = self.parse(&body)?;
-                let lease = self.read(lease, record, *known).ok_or(Error::Overtaken)?;
+                let lease = self
+                    .read(lease, record, *known)
+                    .ok_or(Error::StaleResponse)?;
                 Ok(serde_json::to_vec(&lease)?.into())
             }
             Call::Patch { .. } | Call::Create if status.is_success() => {
@@ -391,7 +395,7 @@ impl LeaseGuardLayer {
 
 /// Request extension that bypasses the guard. A read by other code must not become the base of the lock's next write.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Aside;
+pub(crate) struct BypassGuard;
 
 /// Kind of a request for the guard.
 enum Call {
@@ -412,7 +416,7 @@ impl Call {
         let path: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
         let leases = path.starts_with(&["apis", "coordination.k8s.io"]);
         match (request.method(), path.as_slice()) {
-            _ if request.extensions().get::<Aside>().is_some() => Self::Other,
+            _ if request.extensions().get::<BypassGuard>().is_some() => Self::Other,
             (&Method::GET, _)
                 if request
                     .uri()
@@ -432,14 +436,14 @@ impl Call {
 }
 
 impl<S> Layer<S> for LeaseGuardLayer {
-    type Service = Layered<Self, S>;
+    type Service = MiddlewareService<Self, S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Layered::new(self, inner)
+        MiddlewareService::new(self, inner)
     }
 }
 
-impl<S, B> Around<S, Request<Body>> for LeaseGuardLayer
+impl<S, B> Middleware<S, Request<Body>> for LeaseGuardLayer
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,

@@ -4,7 +4,6 @@ mod alone;
 mod attempt;
 mod candidate;
 mod cause;
-pub mod decide;
 pub(crate) mod error;
 mod events;
 #[cfg(test)]
@@ -15,6 +14,7 @@ pub mod lease_guard;
 mod metrics;
 mod observed_lease;
 pub(crate) mod run;
+pub mod state_machine;
 #[cfg(test)]
 mod tests;
 mod watch;
@@ -27,6 +27,6 @@ pub use self::{
     run::{Election, run},
 };
 pub use crate::{
-    client::fence::{self, ability::Ability, term::Term},
+    client::fence::{self, eligibility::Eligibility, term::Term},
     config::clock::Clock,
 };

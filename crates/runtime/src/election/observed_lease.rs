@@ -66,7 +66,7 @@ pub struct ObservedRecord {
 
 /// Number of writes without a change that restart the wait for a Lease without a holder. The limit prevents such writes from
 /// blocking the Lease forever.
-const TOUCHED: u8 = 240;
+const MAX_WAIT_RESTARTS: u8 = 240;
 
 impl ObservedRecord {
     /// Records the content of the Lease at `now`, `None` if there is none. Returns whether it has changed.
@@ -92,14 +92,14 @@ impl ObservedRecord {
             let is_touched = record.as_ref().zip(self.record.as_ref());
             let is_touched = exists == self.exists
                 && is_touched.is_some_and(|(new, old)| new.says_the_same_as(old));
-            let is_over = is_touched && self.touched == TOUCHED;
+            let is_over = is_touched && self.touched == MAX_WAIT_RESTARTS;
             *self = Self {
                 record: record.or(self.record.take()),
                 exists,
                 cleared: self.cleared,
                 since: if is_over { self.since } else { now },
                 touched: if is_touched {
-                    self.touched.saturating_add(1).min(TOUCHED)
+                    self.touched.saturating_add(1).min(MAX_WAIT_RESTARTS)
                 } else {
                     0
                 },

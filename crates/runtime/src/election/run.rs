@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     client::{
-        fence::{ability::Ability, term::Term},
+        fence::{eligibility::Eligibility, term::Term},
         instrumented::RequestLayer,
         transport::Transport,
     },
@@ -42,7 +42,7 @@ pub struct Election {
     pub seen: SeenLease,
     /// How much of its work this replica can do. A leader that reports `Nothing` has drained its work, and then releases the
     /// Lease.
-    pub ability: watch::Receiver<Ability>,
+    pub ability: watch::Receiver<Eligibility>,
 }
 
 /// Runs for leader until `stop`. Publishes each term in `term`, and `None` between terms. `heartbeat` shows that the loop makes

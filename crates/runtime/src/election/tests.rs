@@ -21,7 +21,7 @@ use super::{
     lease_guard::LeaseGuardLayer,
 };
 use crate::{
-    client::fence::{ability::Ability, term::Term},
+    client::fence::{eligibility::Eligibility, term::Term},
     config::{
         app::tests::{APP, HOLDER_KEY},
         clock::Clock,
@@ -64,7 +64,7 @@ const SOON: Duration = Duration::from_millis(20);
 struct Replica {
     health: Health,
     term: watch::Receiver<Option<Term>>,
-    ability: watch::Sender<Ability>,
+    ability: watch::Sender<Eligibility>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -101,10 +101,10 @@ fn candidate_at(
 
 impl Replica {
     fn run(api: &FakeApi, name: &str) -> Self {
-        Self::able(api, name, Ability::All)
+        Self::able(api, name, Eligibility::Full)
     }
 
-    fn able(api: &FakeApi, name: &str, ability: Ability) -> Self {
+    fn able(api: &FakeApi, name: &str, ability: Eligibility) -> Self {
         Self::able_at(api.service(), name, (LEASE, DEADLINE, RETRY), ability)
     }
 
@@ -126,14 +126,14 @@ impl Replica {
                 api.service().oneshot(request).await
             }
         });
-        Self::able_at(BoxService::new(service), name, times, Ability::All)
+        Self::able_at(BoxService::new(service), name, times, Eligibility::Full)
     }
 
     fn able_at(
         service: Service,
         name: &str,
         times: (Duration, Duration, Duration),
-        ability: Ability,
+        ability: Eligibility,
     ) -> Self {
         let (sender, term) = watch::channel(None);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -227,7 +227,7 @@ async fn a_loop_that_is_stuck_fails_liveness() {
     let candidate = candidate(&api, "a", watch::channel(None).0);
     let mut running = std::pin::pin!(candidate.run(
         &heartbeat,
-        watch::channel(Ability::All).1,
+        watch::channel(Eligibility::Full).1,
         std::future::pending()
     ));
     assert!(timeout(SOON, &mut running).await.is_err());

@@ -31,10 +31,10 @@ pub(super) const LASTING: Duration = MAX_PAUSE;
 const AT_ONCE: u8 = 16;
 
 /// A delivered Lease, or the reason why the watch does not work.
-pub(super) type Report = Result<Told, Failure>;
+pub(super) type Report = Result<LeaseUpdate, Failure>;
 
 /// A Lease delivered by the watch and recorded by the guard.
-pub(super) struct Told {
+pub(super) struct LeaseUpdate {
     /// The holder; empty if there is none, or if the Lease was deleted.
     pub(super) holder: String,
     /// Whether the Lease differs from the previous observation.
@@ -86,7 +86,7 @@ impl LeaseWatch {
         }
     }
 
-    /// Returns the next report, or the last one received by [`go_on`](Self::go_on).
+    /// Returns the next report, or the last one received by [`drain`](Self::drain).
     pub(super) async fn next(&mut self) -> Report {
         match self.unread.take() {
             Some(report) => report,
@@ -95,7 +95,7 @@ impl LeaseWatch {
     }
 
     /// Receives reports while the caller waits for something else, so that the guard is never behind. Keeps the last report.
-    pub(super) async fn go_on(&mut self) -> ! {
+    pub(super) async fn drain(&mut self) -> ! {
         loop {
             for _ in 0..AT_ONCE {
                 self.unread = Some(self.report().await);
@@ -150,13 +150,13 @@ impl Reports {
                     if let Some(changed) = self.guard.observe(&lease) {
                         let holder = lease.spec.and_then(|spec| spec.holder_identity);
                         let holder = holder.unwrap_or_default();
-                        return Ok(Told { holder, changed });
+                        return Ok(LeaseUpdate { holder, changed });
                     }
                 }
                 Some(Ok(WatchEvent::Deleted(lease))) => {
                     if let Some(changed) = self.guard.observe_deleted(&lease) {
                         let holder = String::new();
-                        return Ok(Told { holder, changed });
+                        return Ok(LeaseUpdate { holder, changed });
                     }
                 }
                 Some(Ok(WatchEvent::Bookmark(_))) => {}
@@ -176,7 +176,7 @@ impl Reports {
         if self.opened.elapsed() >= LASTING {
             self.pauses.reset();
         }
-        self.pause = self.host.spread(self.pauses.advance(), SPREAD);
+        self.pause = self.host.jitter(self.pauses.advance(), SPREAD);
         failure
     }
 }

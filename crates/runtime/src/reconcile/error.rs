@@ -98,7 +98,7 @@ impl Failure for ApiError {
     fn retry(&self) -> Retry {
         match self {
             Self::Conflict => Retry::Conflict,
-            Self::NotLeading | Self::NamespaceTerminating => Retry::Quiet,
+            Self::NotLeading | Self::NamespaceTerminating => Retry::Requeue,
             Self::Contested(.., time) => Retry::After(*time),
             Self::Denied(_, time) | Self::Transient(_, time) => Retry::Backoff(*time),
             Self::Rejected(_) | Self::Foreign(..) | Self::Overruled(..) | Self::TimedOut(_) => {

@@ -20,10 +20,10 @@ use crate::{
     },
     cache::store::Snapshot,
     config::environment::Host,
-    reconcile::{error::ApiError, writer::corrections::WantedBy},
+    reconcile::{error::ApiError, writer::disputes::Requester},
     telemetry::{
         events::{Recorder, event::Event},
-        log::log_once::LogDeduplication,
+        log::log_once::LogLimiter,
     },
 };
 
@@ -80,7 +80,7 @@ pub trait Reconciler: Send + Sync + 'static {
             // It awaits something, so its result is unknown.
             None => false,
         };
-        nothing_to_do && !cx.would_act.load(Relaxed)
+        nothing_to_do && !cx.has_changes.load(Relaxed)
     }
 }
 
@@ -121,14 +121,14 @@ pub struct Context<'a, P> {
     pub(crate) seen: &'a Snapshot<P>,
     pub(crate) host: &'a Host,
     pub(crate) recorder: &'a Recorder,
-    pub(crate) log: &'a LogDeduplication,
+    pub(crate) log: &'a LogLimiter,
     pub(crate) attempt: &'a dyn Attempt,
     /// Fingerprint of the referenced objects; see [`Informers::inputs`](crate::controller::builder::Informers::inputs).
     pub(crate) inputs: u64,
     /// Whether this is a dry run.
-    pub(crate) rehearses: bool,
+    pub(crate) is_dry_run: bool,
     /// Whether the reconcile has reached an action.
-    pub(crate) would_act: AtomicBool,
+    pub(crate) has_changes: AtomicBool,
 }
 
 impl<P: Primary> Context<'_, P> {
@@ -148,28 +148,28 @@ impl<P: Primary> Context<'_, P> {
 
     /// Returns whether other objects wait in the queue that may need more than a status.
     #[must_use]
-    pub fn others_wait(&self) -> bool {
-        self.attempt.others_wait()
+    pub fn has_urgent_work(&self) -> bool {
+        self.attempt.has_urgent_work()
     }
 
     /// Enqueues another object of the primary resource type, for a dependency that neither a reference nor a watch shows.
     ///
     /// Has no effect after the end of the term. The new leader reconciles every object that is not up to date.
     pub fn enqueue(&self, key: Key) {
-        if !self.rehearses {
+        if !self.is_dry_run {
             self.attempt.enqueue(key);
         }
     }
 
     /// Records that the reconcile has reached an action.
-    pub(crate) fn would_act(&self) {
-        self.would_act.store(true, Relaxed);
+    pub(crate) fn has_changes(&self) {
+        self.has_changes.store(true, Relaxed);
     }
 
     /// Records an action, and fails in a dry run. Does not check leadership, which is up to the fence.
-    pub(crate) fn may_act(&self) -> Result<(), ApiError> {
-        self.would_act();
-        if self.rehearses {
+    pub(crate) fn check_dry_run(&self) -> Result<(), ApiError> {
+        self.has_changes();
+        if self.is_dry_run {
             return Err(ApiError::NotLeading);
         }
         Ok(())
@@ -177,7 +177,7 @@ impl<P: Primary> Context<'_, P> {
 
     /// Queues an event about the object.
     pub fn event(&self, event: Event) {
-        if self.rehearses {
+        if self.is_dry_run {
             return;
         }
         self.recorder.send(self.key, self.seen.view.uid(), event);
@@ -185,7 +185,7 @@ impl<P: Primary> Context<'_, P> {
 
     /// Logs an error that is not retried, at debug level if many similar ones were logged within a short time.
     pub fn log_once(&self, error: &impl Failure, then: &str) {
-        if self.rehearses {
+        if self.is_dry_run {
             return;
         }
         let object = self.key;
@@ -198,8 +198,8 @@ impl<P: Primary> Context<'_, P> {
 
     /// Returns the owner of a write: the object's UID and generation. Referenced objects are not part of the owner. If a
     /// referenced object changes the desired write, the new write is not a correction.
-    pub(crate) fn wanted_by(&self) -> WantedBy<'_> {
-        WantedBy {
+    pub(crate) fn wanted_by(&self) -> Requester<'_> {
+        Requester {
             uid: self.seen.view.uid(),
             generation: self.seen.view.generation(),
         }
@@ -209,13 +209,13 @@ impl<P: Primary> Context<'_, P> {
 /// Queue and term of one reconcile.
 pub(crate) trait Attempt: Sync {
     /// Returns whether other objects wait in the queue that may need more than a status.
-    fn others_wait(&self) -> bool;
+    fn has_urgent_work(&self) -> bool;
 
     /// Returns whether this replica still leads.
     fn leads(&self) -> bool;
 
     /// Records that a request of the object's reconcile has ended, so the reconcile has not stalled.
-    fn gets_on(&self, key: &Key);
+    fn heartbeat(&self, key: &Key);
 
     /// Enqueues an object of the primary resource type.
     fn enqueue(&self, key: Key);
@@ -227,7 +227,7 @@ pub(crate) struct Detached {
 }
 
 impl Attempt for Detached {
-    fn others_wait(&self) -> bool {
+    fn has_urgent_work(&self) -> bool {
         false
     }
 
@@ -235,7 +235,7 @@ impl Attempt for Detached {
         self.leads
     }
 
-    fn gets_on(&self, _: &Key) {}
+    fn heartbeat(&self, _: &Key) {}
 
     fn enqueue(&self, _: Key) {}
 }

@@ -1,6 +1,6 @@
 //! The response of `/debug/state`, which `doctor` prints: the internal state of one replica.
 //!
-//! Only the errors of failing objects are stored for it, in [`Failures`](crate::controller::agenda::Failures). All other values
+//! Only the errors of failing objects are stored for it, in [`Failures`](crate::controller::work_queue::Failures). All other values
 //! are collected per request; the cost grows with the number of watches and workers, plus at most [`MOST`] objects.
 
 use std::time::Duration;
@@ -87,7 +87,7 @@ pub struct Fence {
     /// Whether writes may be sent: until the end of the term.
     pub open: bool,
     /// State of the fencing record; only while this replica leads with a Lease.
-    pub record: Option<RecordIs>,
+    pub record: Option<FencingRecordState>,
     /// How long the fencing policy has rejected the writes of this leader; `None` if it has not.
     pub policy_rejects_for_seconds: Option<f64>,
 }
@@ -95,7 +95,7 @@ pub struct Fence {
 /// State of the fencing record in a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum RecordIs {
+pub enum FencingRecordState {
     /// The record may not name the leader yet.
     Pending,
     /// The record names the leader.

@@ -221,7 +221,7 @@ impl Failure for TestError {
         match self {
             Self::Invalid(_) => Retry::OnChange,
             Self::Conflict => Retry::Conflict,
-            Self::NotLeading => Retry::Quiet,
+            Self::NotLeading => Retry::Requeue,
             Self::Rejected(_) | Self::Transient(_) => Retry::Backoff(Duration::ZERO),
         }
     }

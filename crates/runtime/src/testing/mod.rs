@@ -24,7 +24,7 @@ use crate::{
     controller::{Work, builder::Builder},
     reconcile::reconciler::{Action, Attempt, Context, Reconciler},
     telemetry::{
-        events::{Recorder, event::About},
+        events::{Recorder, event::EventSource},
         metrics::Metrics,
     },
 };
@@ -56,7 +56,7 @@ impl<R: Reconciler> Harness<R> {
         let refusals = Arc::clone(&builder.refusals);
         let (primary, informers, needs) = builder.finish();
         let scopes = Scopes::new(needs, refusals, Duration::from_secs(15));
-        let about = About {
+        let about = EventSource {
             app,
             reporter: app.reporter,
             instance: "test".into(),
@@ -136,7 +136,7 @@ impl<R: Reconciler> Harness<R> {
 struct Enqueued(Mutex<Vec<Key>>);
 
 impl Attempt for Enqueued {
-    fn others_wait(&self) -> bool {
+    fn has_urgent_work(&self) -> bool {
         false
     }
 
@@ -144,7 +144,7 @@ impl Attempt for Enqueued {
         true
     }
 
-    fn gets_on(&self, _: &Key) {}
+    fn heartbeat(&self, _: &Key) {}
 
     fn enqueue(&self, key: Key) {
         self.0.lock().push(key);

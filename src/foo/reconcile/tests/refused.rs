@@ -260,7 +260,7 @@ async fn a_webhook_that_is_down_is_reported() {
 /// A failed status report is not delayed as long as a disputed Deployment. The Deployment is not delayed by the status.
 #[test]
 fn what_is_not_reported_is_not_put_off() {
-    use super::super::combined;
+    use super::super::merge_results;
     type Fails = fn(Duration) -> Error;
     let seconds = Duration::from_secs;
     let deletion: Fails = |time| Error::DeletionFailed(String::new(), Retry::After(time));
@@ -279,7 +279,7 @@ fn what_is_not_reported_is_not_put_off() {
             (1, Err(fails(7)), Retry::After(seconds(7))),
             (240, Ok(Action::Done), Retry::After(seconds(240))),
         ] {
-            let both = combined(Err(put_off(seconds(time))), unreported);
+            let both = merge_results(Err(put_off(seconds(time))), unreported);
             assert_eq!(retry(both), expected);
         }
     }
@@ -289,19 +289,19 @@ fn what_is_not_reported_is_not_put_off() {
 #[test]
 fn q3b_fenced_or_conflicting_status_is_not_a_failure() {
     const ASKED: Duration = Duration::from_secs(2);
-    use super::super::combined;
+    use super::super::merge_results;
     let exists = || Error::ResourceExists("web".into(), String::new());
     let invalid = || Error::InvalidSpec(String::new());
     let asks = || Error::Rejected(String::new(), ASKED);
     for (wrong, unreported, expected) in [
-        (exists(), Error::NotLeading, Retry::Quiet),
-        (invalid(), Error::NotLeading, Retry::Quiet),
+        (exists(), Error::NotLeading, Retry::Requeue),
+        (invalid(), Error::NotLeading, Retry::Requeue),
         // `Retry-After` takes precedence.
         (asks(), Error::NotLeading, Retry::Backoff(ASKED)),
         (exists(), Error::Conflict, Retry::Conflict),
         (invalid(), Error::Conflict, Retry::Conflict),
     ] {
-        let both = combined(Err(wrong), Err(unreported)).unwrap_err();
+        let both = merge_results(Err(wrong), Err(unreported)).unwrap_err();
         assert_eq!(both.retry(), expected, "{both:?}");
     }
 }

@@ -32,7 +32,7 @@ async fn superseded_is_what_the_foo_had() {
     });
     let compared = reconciler.reconciler().compare(&renamed.key, &renamed.view);
     let complete = compared.ok().and_then(|need| match need {
-        Need::Nothing(new) => Some(new),
+        Change::Nothing(new) => Some(new),
         _ => None,
     });
     let new = complete.unwrap();

@@ -139,8 +139,8 @@ impl<const IS_ODD: bool> Cached for Object<IS_ODD> {
         self.spec.hash(state);
     }
 
-    fn is_progress(_: &Self, new: &Self) -> bool {
-        new.called("Cached::is_progress");
+    fn is_rollout_update(_: &Self, new: &Self) -> bool {
+        new.called("Cached::is_rollout_update");
         false
     }
 }
@@ -195,7 +195,7 @@ impl Reconciler for Odds {
             observed_generation: seen.view.generation,
             number: thing.map_or(0, |thing| thing.view.spec.number),
         };
-        if self.odds.is_news(cx.key(), seen, &status) {
+        if self.odds.needs_status_update(cx.key(), seen, &status) {
             self.odds.update_status(cx, seen, &status).await?;
         }
         Ok(Action::Done)
@@ -372,7 +372,7 @@ async fn q6_a_panic_in_whatever_method_is_one_objects_failure() {
         (THING, "Cached::decode", None),
         (THING, "Cached::references", None),
         (THING, "PartialEq::eq", None),
-        (THING, "Cached::is_progress", None),
+        (THING, "Cached::is_rollout_update", None),
         (THING, "Cached::content", Some("Reconciler::is_up_to_date")),
     ] {
         let lines = Lines::default();
@@ -469,24 +469,24 @@ fn q6_whichever_method_panics_a_store_is_whole() {
             store.list_ends(0, 1);
         };
         put();
-        let sent = store.expect_write(&key);
+        let sent = store.begin_write(&key);
         let answer = odd("", 2).unwrap();
         PANICS.set(method);
         let answer = catch_unwind(AssertUnwindSafe(|| store.record_response(answer, sent)));
         PANICS.set("");
         assert_eq!(store.version(&key), Some(1 + u64::from(answer.is_ok())));
-        assert_eq!(store.referring(&key), vec![key.clone()]);
+        assert_eq!(store.referrers(&key), vec![key.clone()]);
 
         PANICS.set(method);
         assert!(store.delete(0, &key, 3).is_some());
         PANICS.set("");
-        assert_eq!((store.len(), store.referring(&key)), (0, vec![]));
+        assert_eq!((store.len(), store.referrers(&key)), (0, vec![]));
 
         put();
         store.list_begins(0);
         PANICS.set(method);
         assert_eq!(store.list_ends(0, 4).len(), 1);
         PANICS.set("");
-        assert_eq!((store.len(), store.referring(&key)), (0, vec![]));
+        assert_eq!((store.len(), store.referrers(&key)), (0, vec![]));
     }
 }

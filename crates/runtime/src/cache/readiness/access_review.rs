@@ -9,7 +9,7 @@ use kube::{Api, Client, api::PostParams};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::debug;
 
-use super::namespace::{Place, Problem, Reason, Right, Rights};
+use super::namespace::{NamespaceName, Permission, Permissions, Problem, Reason};
 use crate::{
     api::failure::{brief, root_cause},
     config::backoff::Backoff,
@@ -34,13 +34,13 @@ const SETTLED: Duration = Duration::from_mins(1);
 /// A positive review does not prove that writes succeed: API servers or authorizers may disagree, and some permissions are not
 /// reviewed. So a notification only retries the rejected writes.
 #[derive(Default)]
-pub(super) struct Lacking {
+pub(super) struct RestoreNotifier {
     lacks: bool,
     /// Time of the last notification, and the minimum interval until the next.
     told: Option<(Instant, Backoff)>,
 }
 
-impl Lacking {
+impl RestoreNotifier {
     /// Records that the permission is missing.
     pub fn found(&mut self) {
         let was_back =
@@ -88,18 +88,18 @@ impl Lacking {
 /// Reviews `rights` in a namespace (`None`: in all namespaces). Returns `None` without a response.
 pub(super) async fn review(
     client: &Client,
-    rights: &[Right],
+    rights: &[Permission],
     namespace: Option<&str>,
-) -> Option<Rights> {
+) -> Option<Permissions> {
     for right in rights {
         match is_allowed(client, right.attributes(namespace)).await {
             Ok(Answer::Allowed | Answer::Undecided(_)) => {}
             Ok(Answer::Refused) => {
-                let place = Place(namespace);
+                let place = NamespaceName(namespace);
                 let text = format!(
                     "not allowed to {right} in {place}: apply the ClusterRole in deploy/base and its binding"
                 );
-                return Some(Rights::Missing(Problem {
+                return Some(Permissions::Missing(Problem {
                     reason: Reason::Forbidden,
                     text,
                 }));
@@ -110,7 +110,7 @@ pub(super) async fn review(
             }
         }
     }
-    Some(Rights::Sufficient)
+    Some(Permissions::Sufficient)
 }
 
 /// Result of a review.

@@ -30,13 +30,13 @@ use tokio::{
 use tracing::{info, warn};
 
 use self::{
-    access_review::{Lacking, review},
-    namespace::{InformerState, Needs, Problem, Reason, Rights, Scope},
+    access_review::{RestoreNotifier, review},
+    namespace::{InformerState, Permissions, Problem, Reason, RequiredAccess, Scope},
     refusals::{Check, Refusals},
 };
 use crate::{
     api::key::Key,
-    client::fence::ability::Ability,
+    client::fence::eligibility::Eligibility,
     config::backoff::Backoff,
     telemetry::{
         metrics::{Metrics, table},
@@ -49,14 +49,14 @@ const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::fr
 
 /// Readiness of all scopes of a replica.
 pub struct Scopes {
-    needs: Needs,
+    needs: RequiredAccess,
     grace: Duration,
     all: Mutex<Vec<Scope>>,
     /// Notified when a deadline may have changed.
     changed: Notify,
     /// Scopes in sync, in the order of their initial sync. Scopes are never removed.
     in_sync: watch::Sender<Vec<usize>>,
-    ability: watch::Sender<Ability>,
+    ability: watch::Sender<Eligibility>,
     refusals: Arc<Refusals>,
     /// Number of times that missing permissions were restored, per scope.
     regained: watch::Sender<Vec<u64>>,
@@ -64,7 +64,7 @@ pub struct Scopes {
 
 impl Scopes {
     /// Creates scopes in an unknown state. `grace` is how long a served scope may have a problem.
-    pub fn new(needs: Needs, refusals: Arc<Refusals>, grace: Duration) -> Arc<Self> {
+    pub fn new(needs: RequiredAccess, refusals: Arc<Refusals>, grace: Duration) -> Arc<Self> {
         let informers = needs.watched.len();
         let scope = |check: &Check| Scope::new(check.namespace.clone(), informers);
         let all: Vec<_> = refusals.checks.iter().map(scope).collect();
@@ -73,7 +73,7 @@ impl Scopes {
             grace,
             changed: Notify::new(),
             in_sync: watch::Sender::new(Vec::new()),
-            ability: watch::Sender::new(Ability::Nothing),
+            ability: watch::Sender::new(Eligibility::None),
             refusals,
             regained: watch::Sender::new(vec![0; all.len()]),
             all: Mutex::new(all),
@@ -96,7 +96,7 @@ impl Scopes {
     }
 
     /// Subscribes to the ability: whether no, some or all scopes are served.
-    pub fn ability(&self) -> watch::Receiver<Ability> {
+    pub fn ability(&self) -> watch::Receiver<Eligibility> {
         self.ability.subscribe()
     }
 
@@ -171,7 +171,7 @@ impl Scopes {
         let mut again = false;
         // Permissions found missing by a review, and by a rejected write. The states are separate, because a review never
         // covers some permissions.
-        let (mut seen, mut unseen) = (Lacking::default(), Lacking::default());
+        let (mut seen, mut unseen) = (RestoreNotifier::default(), RestoreNotifier::default());
         loop {
             if !again {
                 let idle = Instant::now();
@@ -189,11 +189,11 @@ impl Scopes {
                 unseen.found();
             }
             let rights = review(&client, &self.needs.rights, namespace.as_deref()).await;
-            if matches!(rights, Some(Rights::Missing(_))) {
+            if matches!(rights, Some(Permissions::Missing(_))) {
                 seen.found();
             }
             let is_due = seen.is_due() || unseen.is_due();
-            let is_back = rights == Some(Rights::Sufficient) && is_due;
+            let is_back = rights == Some(Permissions::Sufficient) && is_due;
             let missing = self.learn(scope, rights, is_back);
             if is_back {
                 seen.told();
@@ -304,9 +304,9 @@ impl Scopes {
         }
         let served = scopes.iter().filter(|scope| scope.served).count();
         let ability = match served {
-            0 => Ability::Nothing,
-            some if some < scopes.len() => Ability::Part,
-            _ => Ability::All,
+            0 => Eligibility::None,
+            some if some < scopes.len() => Eligibility::Partial,
+            _ => Eligibility::Full,
         };
         self.ability
             .send_if_modified(|last| std::mem::replace(last, ability) != ability);
@@ -315,19 +315,19 @@ impl Scopes {
 
     /// Records the result of a permission check, `None` without a response. If `is_back`, rejected writes are retried. Returns
     /// whether a permission is missing.
-    fn learn(&self, number: usize, answer: Option<Rights>, is_back: bool) -> bool {
+    fn learn(&self, number: usize, answer: Option<Permissions>, is_back: bool) -> bool {
         let mut missing = false;
         self.update(number, |scope| {
             scope.checked = Some(Instant::now());
             let rights = match answer {
                 // Assumes that the permissions are sufficient. The first write shows whether they are.
-                None if scope.rights == Rights::Unknown => Rights::Sufficient,
+                None if scope.rights == Permissions::Unknown => Permissions::Sufficient,
                 None => scope.rights.clone(),
                 Some(rights) => rights,
             };
-            missing = matches!(rights, Rights::Missing(_));
+            missing = matches!(rights, Permissions::Missing(_));
             match &rights {
-                Rights::Missing(Problem { text, .. }) => {
+                Permissions::Missing(Problem { text, .. }) => {
                     if let Some(lasting) = scope.lacking.is_due(text) {
                         warn!(namespace = scope.namespace, "{text}; retrying{lasting}");
                     }

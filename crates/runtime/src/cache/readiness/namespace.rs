@@ -11,23 +11,23 @@ use tracing::{info, warn};
 
 use crate::{
     api::{key::Key, kind::Kind},
-    telemetry::log::log_once::Causes,
+    telemetry::log::log_once::OutageLog,
 };
 
 /// Requirements for serving a scope.
 #[derive(Clone, Debug)]
-pub struct Needs {
+pub struct RequiredAccess {
     /// The reconciled resource type.
     pub primary: Kind,
     /// All watched resource types, including the primary.
     pub watched: Vec<Kind>,
     /// Permissions for writes, in addition to the permissions for the watches.
-    pub rights: Vec<Right>,
+    pub rights: Vec<Permission>,
 }
 
 /// Permission for one verb on a resource type, or on its subresource if that is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Right {
+pub struct Permission {
     /// `create`, `patch`, …
     pub verb: &'static str,
     /// The resource type.
@@ -36,7 +36,7 @@ pub struct Right {
     pub subresource: &'static str,
 }
 
-impl Right {
+impl Permission {
     /// Returns the attributes for a review in one namespace, or in all namespaces.
     pub(crate) fn attributes(&self, namespace: Option<&str>) -> ResourceAttributes {
         let subresource = Some(self.subresource.to_owned());
@@ -51,7 +51,7 @@ impl Right {
     }
 }
 
-impl fmt::Display for Right {
+impl fmt::Display for Permission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slash = if self.subresource.is_empty() { "" } else { "/" };
         let (verb, plural) = (self.verb, self.kind.plural);
@@ -61,7 +61,7 @@ impl fmt::Display for Right {
 
 /// Result of the last permission check of a scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Rights {
+pub(super) enum Permissions {
     Unknown,
     Sufficient,
     Missing(Problem),
@@ -115,11 +115,11 @@ pub(super) struct Problem {
 /// State of one namespace, or of all namespaces.
 pub(super) struct Scope {
     pub namespace: Option<String>,
-    /// In the order of [`Needs::watched`].
+    /// In the order of [`RequiredAccess::watched`].
     pub informers: Vec<InformerState>,
-    pub rights: Rights,
+    pub rights: Permissions,
     /// Logged missing permissions.
-    pub lacking: Causes,
+    pub lacking: OutageLog,
     pub checked: Option<Instant>,
     pub was_in_sync: bool,
     pub served: bool,
@@ -156,8 +156,8 @@ impl Scope {
         Self {
             namespace,
             informers: (0..informers).map(|_| InformerState::new()).collect(),
-            rights: Rights::Unknown,
-            lacking: Causes::default(),
+            rights: Permissions::Unknown,
+            lacking: OutageLog::default(),
             checked: None,
             was_in_sync: false,
             served: false,
@@ -178,15 +178,15 @@ impl Scope {
     }
 
     pub fn is_in_sync(&self) -> bool {
-        self.informers.iter().all(|informer| informer.synced) && self.rights != Rights::Unknown
+        self.informers.iter().all(|informer| informer.synced) && self.rights != Permissions::Unknown
     }
 
-    pub fn problem(&self, needs: &Needs) -> Option<Problem> {
+    pub fn problem(&self, needs: &RequiredAccess) -> Option<Problem> {
         let mut failures = self.informers.iter().filter_map(|i| i.failure.as_ref());
         if let Some(failure) = failures.next() {
             return Some(failure.clone());
         }
-        if let Rights::Missing(problem) = &self.rights {
+        if let Permissions::Missing(problem) = &self.rights {
             return Some(problem.clone());
         }
         if self.is_in_sync() {
@@ -211,7 +211,12 @@ impl Scope {
     }
 
     /// Updates whether the scope is served at `now`. Returns the end of the grace period, if it is running.
-    pub fn judge(&mut self, needs: &Needs, now: Instant, grace: Duration) -> Option<Instant> {
+    pub fn judge(
+        &mut self,
+        needs: &RequiredAccess,
+        now: Instant,
+        grace: Duration,
+    ) -> Option<Instant> {
         let kind = needs.primary.kind;
         let Some(problem) = self.problem(needs) else {
             if !self.served && self.was_served {
@@ -238,9 +243,9 @@ impl Scope {
 }
 
 /// Display of a namespace in messages. `None`: all namespaces.
-pub struct Place<'a>(pub Option<&'a str>);
+pub struct NamespaceName<'a>(pub Option<&'a str>);
 
-impl fmt::Display for Place<'_> {
+impl fmt::Display for NamespaceName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(namespace) => write!(f, "namespace {namespace}"),

@@ -3,7 +3,7 @@ use serde_json::json;
 use tokio::time::{advance, sleep};
 use tower::BoxError;
 
-use super::{namespace::Right, *};
+use super::{namespace::Permission, *};
 use crate::api::kind::Kind;
 
 const GRACE: Duration = Duration::from_secs(15);
@@ -12,16 +12,16 @@ const GRACE: Duration = Duration::from_secs(15);
 const PRIMARY: usize = 0;
 const OWNED: usize = 1;
 
-fn needs() -> Needs {
+fn needs() -> RequiredAccess {
     let kind = |group, kind, plural| Kind::custom(group, "v1", kind, plural);
     let primary = kind("example.com", "Parent", "parents");
     let owned = kind("apps", "Deployment", "deployments");
-    let right = |verb, kind, subresource| Right {
+    let right = |verb, kind, subresource| Permission {
         verb,
         kind,
         subresource,
     };
-    Needs {
+    RequiredAccess {
         primary,
         watched: vec![primary, owned],
         rights: vec![
@@ -48,8 +48,8 @@ fn synced(scopes: &Arc<Scopes>, scope: usize) -> [Status; 2] {
     })
 }
 
-fn missing() -> Rights {
-    Rights::Missing(Problem {
+fn missing() -> Permissions {
+    Permissions::Missing(Problem {
         reason: Reason::Forbidden,
         text: "not allowed".to_owned(),
     })
@@ -69,7 +69,7 @@ async fn q5_each_scope_is_in_sync_for_itself() {
     let [in_a, in_b] = ["a", "b"].map(|namespace| Key::new(namespace, "thing"));
     scopes.informer(1, PRIMARY).synced();
     scopes.informer(0, OWNED).synced();
-    scopes.learn(0, Some(Rights::Sufficient), false);
+    scopes.learn(0, Some(Permissions::Sufficient), false);
     assert!(scopes.in_sync().borrow().is_empty());
     assert_eq!(
         scopes.failure().unwrap_or_default(),
@@ -79,14 +79,14 @@ async fn q5_each_scope_is_in_sync_for_itself() {
     assert!(!scopes.is_in_sync(&in_b), "its rights are not known");
     scopes.learn(1, None, false);
     assert!(scopes.is_in_sync(&in_b) && !scopes.is_in_sync(&in_a));
-    assert_eq!(*scopes.ability().borrow(), Ability::Part);
+    assert_eq!(*scopes.ability().borrow(), Eligibility::Partial);
     assert!(
         scopes.failure().is_some(),
         "an initial sync is still going on"
     );
     synced(&scopes, 0);
     assert_eq!(*scopes.in_sync().borrow(), [1, 0]);
-    assert_eq!(*scopes.ability().borrow(), Ability::All);
+    assert_eq!(*scopes.ability().borrow(), Eligibility::Full);
     assert_eq!((scopes.failure(), scopes.note()), (None, None));
 }
 
@@ -95,10 +95,10 @@ async fn q5_each_scope_is_in_sync_for_itself() {
 async fn a_scope_that_is_forbidden_stops_no_other() {
     let scopes = scopes(&["a", "b"]);
     synced(&scopes, 0);
-    scopes.learn(0, Some(Rights::Sufficient), false);
+    scopes.learn(0, Some(Permissions::Sufficient), false);
     let b = scopes.informer(1, PRIMARY);
     b.fails(Reason::Forbidden, "no rights in b".to_owned());
-    assert_eq!(*scopes.ability().borrow(), Ability::Part);
+    assert_eq!(*scopes.ability().borrow(), Eligibility::Partial);
     assert_eq!(scopes.failure(), None);
     let note = scopes.note().unwrap_or_default();
     assert_eq!(note, "not served: no rights in b");
@@ -110,27 +110,27 @@ async fn q3h_retry_after_extends_the_grace_period() {
     let asked = GRACE * 3;
     let scopes = scopes(&["a"]);
     let watches = synced(&scopes, 0);
-    scopes.learn(0, Some(Rights::Sufficient), false);
+    scopes.learn(0, Some(Permissions::Sufficient), false);
     for watch in &watches {
         watch.fails(Reason::Failing, "429".to_owned());
         watch.waits(asked);
     }
     wait(asked + GRACE.mul_f64(0.9)).await;
-    assert_eq!(*scopes.ability().borrow(), Ability::All);
+    assert_eq!(*scopes.ability().borrow(), Eligibility::Full);
     wait(GRACE.mul_f64(0.2)).await;
-    assert_eq!(*scopes.ability().borrow(), Ability::Nothing);
+    assert_eq!(*scopes.ability().borrow(), Eligibility::None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_was_served_is_given_up_after_the_grace_period_and_served_again_at_once() {
     let scopes = scopes(&["a"]);
     let [parents, _] = synced(&scopes, 0);
-    scopes.learn(0, Some(Rights::Sufficient), false);
+    scopes.learn(0, Some(Permissions::Sufficient), false);
     let ability = scopes.ability();
     let fails = || parents.fails(Reason::NotFound, "no CRD".to_owned());
     let lacks = || _ = scopes.learn(0, Some(missing()), false);
     let works = || parents.works();
-    let may = || _ = scopes.learn(0, Some(Rights::Sufficient), false);
+    let may = || _ = scopes.learn(0, Some(Permissions::Sufficient), false);
     let losses: [[&dyn Fn(); 2]; 2] = [[&fails, &works], [&lacks, &may]];
     for [lost, again] in losses {
         lost();
@@ -140,15 +140,15 @@ async fn what_was_served_is_given_up_after_the_grace_period_and_served_again_at_
         wait(GRACE.mul_f64(0.9)).await;
         assert_eq!(
             *ability.borrow(),
-            Ability::All,
+            Eligibility::Full,
             "it had come back meanwhile"
         );
         assert_eq!(scopes.failure(), None);
         wait(GRACE.mul_f64(0.2)).await;
-        assert_eq!(*ability.borrow(), Ability::Nothing);
+        assert_eq!(*ability.borrow(), Eligibility::None);
         assert!(scopes.failure().is_some());
         again();
-        assert_eq!(*ability.borrow(), Ability::All);
+        assert_eq!(*ability.borrow(), Eligibility::Full);
     }
 }
 
@@ -157,10 +157,10 @@ async fn who_may_write_nothing_from_the_start_is_never_served() {
     let scopes = scopes(&["a"]);
     synced(&scopes, 0);
     assert!(scopes.learn(0, Some(missing()), false));
-    assert_eq!(*scopes.ability().borrow(), Ability::Nothing);
+    assert_eq!(*scopes.ability().borrow(), Eligibility::None);
     assert!(scopes.learn(0, None, false), "no answer changes nothing");
-    assert!(!scopes.learn(0, Some(Rights::Sufficient), false));
-    assert_eq!(*scopes.ability().borrow(), Ability::All);
+    assert!(!scopes.learn(0, Some(Permissions::Sufficient), false));
+    assert_eq!(*scopes.ability().borrow(), Eligibility::Full);
 }
 
 /// Permissions are checked a few times per minute, regardless of the number and cause of rejected writes.
@@ -200,9 +200,9 @@ async fn rights_are_checked_at_a_gentle_pace() {
         assert_eq!(
             *scopes.ability().borrow(),
             if allowed {
-                Ability::All
+                Eligibility::Full
             } else {
-                Ability::Nothing
+                Eligibility::None
             }
         );
     }

@@ -20,10 +20,10 @@ use crate::{
     api::status::is_denied,
     client::{
         instrumented::FailedBy,
-        middleware::{Around, Layered},
+        middleware::{Middleware, MiddlewareService},
     },
     telemetry::{
-        log::log_once::Causes,
+        log::log_once::OutageLog,
         metrics::{Metrics, table},
         state,
     },
@@ -109,7 +109,7 @@ struct Rejections {
     term: u64,
     since: Instant,
     /// Logged messages of the policy.
-    reported: Causes,
+    reported: OutageLog,
 }
 
 impl FenceLayer {
@@ -181,7 +181,7 @@ impl FenceLayer {
             *rejections = Some(Rejections {
                 term: term.id(),
                 since: Instant::now(),
-                reported: Causes::default(),
+                reported: OutageLog::default(),
             });
             return;
         };
@@ -319,14 +319,14 @@ fn with_timeout(uri: &Uri, limit: Duration) -> Result<Uri, http::Error> {
 }
 
 impl<S> Layer<S> for FenceLayer {
-    type Service = Layered<Self, S>;
+    type Service = MiddlewareService<Self, S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Layered::new(self, inner)
+        MiddlewareService::new(self, inner)
     }
 }
 
-impl<S, B> Around<S, Request<Body>> for FenceLayer
+impl<S, B> Middleware<S, Request<Body>> for FenceLayer
 where
     S: Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
@@ -391,8 +391,8 @@ where
     }
 }
 
-pub mod ability;
 pub(crate) mod connection;
+pub mod eligibility;
 pub(crate) mod in_flight;
 pub(crate) mod permit;
 pub mod term;

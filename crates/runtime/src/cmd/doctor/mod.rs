@@ -33,7 +33,7 @@ use self::{
 };
 use crate::{
     api::failure::is_hidden,
-    cache::readiness::namespace::Place,
+    cache::readiness::namespace::NamespaceName,
     client::{cluster::Cluster, context::ClientContext, fence::FenceLayer},
     cmd::run,
     config::{app::App, descriptors, environment::Host, settings::Config},
@@ -169,7 +169,10 @@ impl Doctor {
         for namespace in namespaces {
             let namespace = namespace.as_deref();
             let check = rights::of_scope(self, namespace).boxed_local();
-            checks.push((format!("permissions in {}", Place(namespace)), check));
+            checks.push((
+                format!("permissions in {}", NamespaceName(namespace)),
+                check,
+            ));
         }
         let others: [Check<'a>; 9] = [
             (

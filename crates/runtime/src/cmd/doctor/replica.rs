@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     api::failure::brief,
-    cache::readiness::namespace::Place,
+    cache::readiness::namespace::NamespaceName,
     client::cluster::is_pods_own,
     telemetry::state::{self, Cache, Failing, Lease, PATH, Queue, State},
 };
@@ -192,7 +192,7 @@ fn trouble(cache: &Cache) -> Option<String> {
 }
 
 fn place(cache: &Cache) -> String {
-    brief(&Place(cache.namespace.as_deref()).to_string())
+    brief(&NamespaceName(cache.namespace.as_deref()).to_string())
 }
 
 fn leadership(state: &State) -> Verdict {

@@ -14,15 +14,15 @@ use crate::{
     api::kind::Kind,
     cache::readiness::{
         access_review::{Answer, is_allowed},
-        namespace::{Place, Right},
+        namespace::{NamespaceName, Permission},
     },
 };
 
 /// Concurrent access reviews.
 const AT_ONCE: usize = 8;
 
-fn to(verbs: &'static [&'static str], kind: Kind) -> impl Iterator<Item = Right> {
-    verbs.iter().map(move |verb| Right {
+fn to(verbs: &'static [&'static str], kind: Kind) -> impl Iterator<Item = Permission> {
+    verbs.iter().map(move |verb| Permission {
         verb,
         kind,
         subresource: "",
@@ -30,12 +30,12 @@ fn to(verbs: &'static [&'static str], kind: Kind) -> impl Iterator<Item = Right>
 }
 
 /// Permissions for events, which a replica does not review.
-fn to_events() -> impl Iterator<Item = Right> {
+fn to_events() -> impl Iterator<Item = Permission> {
     to(&["create", "patch"], Kind::of::<Event>())
 }
 
 /// A permission, with the name of the object if it is limited to one.
-type Named<'a> = (Right, Option<&'a str>);
+type Named<'a> = (Permission, Option<&'a str>);
 
 /// Returns the missing permissions in a namespace (`None`: in all namespaces).
 ///
@@ -89,7 +89,7 @@ pub async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
         .chain(to_events());
     let missing = missing(doctor, namespace, rights.map(|right| (right, None))).await;
     let mend = "apply the ClusterRole in deploy/base and its binding";
-    judge(missing, &Place(namespace).to_string(), mend)
+    judge(missing, &NamespaceName(namespace).to_string(), mend)
 }
 
 /// Checks the permissions for the Lease and for its events. RBAC cannot limit `create` to a name.
@@ -104,7 +104,7 @@ pub async fn of_lease(doctor: &Doctor) -> Verdict {
     let rights = named.chain(unnamed.map(|right| (right, None)));
     let missing = missing(doctor, Some(namespace), rights).await;
     let mend = "apply the Role in deploy/base and its binding";
-    judge(missing, &Place(Some(namespace)).to_string(), mend)
+    judge(missing, &NamespaceName(Some(namespace)).to_string(), mend)
 }
 
 /// Checks the permissions for the fencing record. A replica that cannot read it assumes that server-side fencing is not
@@ -131,6 +131,6 @@ pub async fn of_record(doctor: &Doctor) -> Verdict {
         Err(verdict) => return verdict,
     }
     let mend = "apply deploy/components/fencing, which has it";
-    let place = Place(Some(namespace)).to_string();
+    let place = NamespaceName(Some(namespace)).to_string();
     judge(asked(&["patch"]).await, &place, mend)
 }

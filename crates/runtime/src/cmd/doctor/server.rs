@@ -17,7 +17,7 @@ const OLDEST: u32 = 33;
 const NEWEST: u32 = 37;
 
 /// Longest accepted difference between the two clocks.
-const APART: SignedDuration = SignedDuration::from_secs(5);
+const MAX_CLOCK_OFFSET: SignedDuration = SignedDuration::from_secs(5);
 
 /// Maximum size of a response, in bytes. The API server sends a few hundred. Another server at the address may send data
 /// without end.
@@ -109,8 +109,8 @@ pub fn clock(answer: &Result<Answer, String>) -> Verdict {
     } else {
         (behind, "behind")
     };
-    if apart <= APART {
-        return ok(format!("within {APART:#} of the API server's"));
+    if apart <= MAX_CLOCK_OFFSET {
+        return ok(format!("within {MAX_CLOCK_OFFSET:#} of the API server's"));
     }
     let apart = SignedDuration::from_secs(apart.as_secs());
     warning(format!(

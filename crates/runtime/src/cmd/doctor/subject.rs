@@ -8,7 +8,7 @@ use tokio::sync::OnceCell;
 
 use super::{matching::Labels, verdict::Verdict};
 use crate::{
-    cache::readiness::namespace::Needs,
+    cache::readiness::namespace::RequiredAccess,
     config::{app::App, environment::Host, settings::Config},
 };
 
@@ -18,7 +18,7 @@ pub(super) struct Doctor {
     pub(super) host: Host,
     pub(super) config: Config,
     pub(super) client: Client,
-    pub(super) needs: Needs,
+    pub(super) needs: RequiredAccess,
     /// The namespace of the Lease, and of this installation.
     pub(super) namespace: Option<String>,
     pub(super) namespaces: OnceCell<Result<Vec<Namespace>, Verdict>>,

@@ -28,7 +28,7 @@ use super::{
     verdict::{Verdict, error, ok, warning, worst},
 };
 use crate::{
-    api::kind::Kind, cache::readiness::namespace::Right,
+    api::kind::Kind, cache::readiness::namespace::Permission,
     client::fence::permit::limit as write_limit, config::settings::MUTATION_TIMEOUT,
 };
 
@@ -372,7 +372,7 @@ async fn writes(doctor: &Doctor) -> Vec<Write> {
     let primary = doctor.needs.primary;
     let versions = versions(&doctor.client, primary.group).await;
     let mut all = Vec::new();
-    for Right {
+    for Permission {
         verb,
         kind,
         subresource,

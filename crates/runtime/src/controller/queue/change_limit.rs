@@ -15,15 +15,15 @@ pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 const SWEEP: Duration = Duration::from_secs(20);
 
 /// Time when the burst of each recently changed key is full again.
-pub(super) struct Pace<K> {
-    whole_at: HashMap<K, Instant>,
+pub(super) struct ChangeLimit<K> {
+    refilled_at: HashMap<K, Instant>,
     swept: Instant,
 }
 
-impl<K: Clone + Eq + Hash> Pace<K> {
+impl<K: Clone + Eq + Hash> ChangeLimit<K> {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            whole_at: HashMap::new(),
+            refilled_at: HashMap::new(),
             swept: now,
         }
     }
@@ -32,15 +32,15 @@ impl<K: Clone + Eq + Hash> Pace<K> {
     /// work.
     pub(super) fn handed_out(&mut self, key: &K, lane: Lane, now: Instant) {
         if lane == Lane::Event {
-            let whole_at = self.whole_at.entry(key.clone()).or_insert(now);
-            *whole_at = later(now.max(*whole_at), INTERVAL);
+            let refilled_at = self.refilled_at.entry(key.clone()).or_insert(now);
+            *refilled_at = later(now.max(*refilled_at), INTERVAL);
         }
     }
 
     /// Returns the earliest time when a key that is added to `lane` now may be handed out.
     pub(super) fn due(&self, key: &K, lane: Lane, now: Instant) -> Instant {
-        let whole_at = self.whole_at.get(key).filter(|_| lane == Lane::Event);
-        let due = whole_at.and_then(|at| at.checked_sub(INTERVAL * (BURST - 1)));
+        let refilled_at = self.refilled_at.get(key).filter(|_| lane == Lane::Event);
+        let due = refilled_at.and_then(|at| at.checked_sub(INTERVAL * (BURST - 1)));
         due.map_or(now, |due| due.max(now))
     }
 
@@ -48,13 +48,13 @@ impl<K: Clone + Eq + Hash> Pace<K> {
     pub(super) fn advance(&mut self, now: Instant) {
         if now >= later(self.swept, SWEEP) {
             self.swept = now;
-            self.whole_at.retain(|_, at| *at > now);
-            self.whole_at.shrink_to(2 * self.whole_at.len());
+            self.refilled_at.retain(|_, at| *at > now);
+            self.refilled_at.shrink_to(2 * self.refilled_at.len());
         }
     }
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.whole_at.is_empty()
+        self.refilled_at.is_empty()
     }
 }

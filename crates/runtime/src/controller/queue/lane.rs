@@ -107,7 +107,7 @@ pub struct Stats {
     pub failing: usize,
     /// Duration of the longest attempt in progress.
     pub longest_running: Duration,
-    /// Longest time since an attempt in progress [made progress](super::Queue::gets_on) or started.
+    /// Longest time since an attempt in progress [made progress](super::Queue::heartbeat) or started.
     pub longest_standstill: Duration,
     /// Total duration of all attempts in progress.
     pub unfinished: Duration,

@@ -67,7 +67,7 @@ use tokio::{
 use crate::config::settings::Backoff;
 use bucket::later;
 use lane::{Lane, Stats};
-use state::{State, Tries};
+use state::{RetryCounts, State};
 
 /// Work queue; clones share it. The [module](self) describes its guarantees.
 pub struct Queue<K: Clone + Eq + Hash>(Arc<Shared<K>>);
@@ -169,8 +169,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// Records progress of the attempt at `key`. An attempt that makes progress is not stuck, however long it takes.
-    pub fn gets_on(&self, key: &K) {
-        self.0.state.lock().gets_on(key, Instant::now());
+    pub fn heartbeat(&self, key: &K) {
+        self.0.state.lock().heartbeat(key, Instant::now());
     }
 
     /// Forgets the failures of `key`. A queued key keeps its place, unless its namespace was slow only because of it. If its
@@ -275,7 +275,7 @@ pub struct WorkItem<K: Clone + Eq + Hash> {
     key: K,
     lane: Lane,
     waited: Duration,
-    tries: Tries,
+    tries: RetryCounts,
 }
 
 impl<K: Clone + Eq + Hash> WorkItem<K> {
@@ -299,8 +299,8 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
         self.tries.failures
     }
 
-    /// Returns the number of [quiet retries](Self::add_rate_limited_quietly) since the last failure.
-    pub fn quiet_tries(&self) -> u32 {
+    /// Returns the number of [quiet retries](Self::requeue_rate_limited) since the last failure.
+    pub fn requeues(&self) -> u32 {
         self.tries.quiet
     }
 
@@ -324,7 +324,7 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
 
     /// Releases the key and queues it with backoff, without counting a failure. These retries have their own backoff, which
     /// each failure resets. So a conflict of an object with many failures does not wait for the long delay of those failures.
-    pub fn add_rate_limited_quietly(self) -> Duration {
+    pub fn requeue_rate_limited(self) -> Duration {
         self.give_back(State::retry_quietly)
     }
 

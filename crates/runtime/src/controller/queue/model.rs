@@ -285,7 +285,7 @@ impl Model {
         self.note(key, false, hung.then_some(self.now + REMEMBERED));
     }
 
-    pub fn gets_on(&mut self, key: Key) {
+    pub fn heartbeat(&mut self, key: Key) {
         for held in self.held.iter_mut().filter(|h| h.0 == key) {
             held.2 = self.now;
         }

@@ -20,7 +20,7 @@ pub(super) const REMEMBERED: Duration = Duration::from_mins(1);
 
 /// Namespaces with an attempt that hangs, that hung and failed, or that hung and succeeded recently. They are remembered
 /// because a new key there would hang as well.
-pub(super) struct Slow<K> {
+pub(super) struct SlowNamespaces<K> {
     /// Returns the namespace of a key.
     namespace: fn(&K) -> &str,
     /// Number of workers for slow namespaces.
@@ -36,13 +36,13 @@ pub(super) struct Slow<K> {
 
 struct Namespace<K> {
     /// Keys that hang, or hung and failed.
-    hung: HashSet<K>,
-    /// The namespace is slow until this time even if `hung` is empty.
+    mark_slow: HashSet<K>,
+    /// The namespace is slow until this time even if `mark_slow` is empty.
     until: Option<Instant>,
     waiting: Lanes<K>,
 }
 
-impl<K: Clone + Eq + Hash> Slow<K> {
+impl<K: Clone + Eq + Hash> SlowNamespaces<K> {
     pub(super) fn new(workers: usize, namespace: fn(&K) -> &str) -> Self {
         Self {
             namespace,
@@ -63,7 +63,7 @@ impl<K: Clone + Eq + Hash> Slow<K> {
     ///
     /// If this makes its namespace slow, the keys of the namespace in `running` occupy workers for slow namespaces from then
     /// on. Its keys in `waiting` are removed and returned. The caller must queue them again.
-    pub(super) fn hung<'a>(
+    pub(super) fn mark_slow<'a>(
         &mut self,
         key: &K,
         waiting: &mut Lanes<K>,
@@ -75,11 +75,11 @@ impl<K: Clone + Eq + Hash> Slow<K> {
         let namespace = self.namespace;
         let name = namespace(key);
         if let Some(slow) = self.namespaces.get_mut(name) {
-            slow.hung.insert(key.clone());
+            slow.mark_slow.insert(key.clone());
             return Vec::new();
         }
         let slow = Namespace {
-            hung: HashSet::from([key.clone()]),
+            mark_slow: HashSet::from([key.clone()]),
             until: None,
             waiting: Lanes::default(),
         };
@@ -93,7 +93,7 @@ impl<K: Clone + Eq + Hash> Slow<K> {
     /// Records that a key of a slow namespace hung and succeeded.
     pub(super) fn got_through(&mut self, key: &K, now: Instant) {
         if let Some(slow) = self.namespaces.get_mut((self.namespace)(key)) {
-            slow.hung.remove(key);
+            slow.mark_slow.remove(key);
             let until = now + REMEMBERED;
             slow.until = Some(until);
             self.next_end.get_or_insert(until);
@@ -102,10 +102,10 @@ impl<K: Clone + Eq + Hash> Slow<K> {
 
     /// Records that an attempt at a key did not hang, or that the key was deleted. If its namespace recovers, returns the
     /// waiting keys, which the caller must queue again.
-    pub(super) fn went_well(&mut self, key: &K) -> Vec<(Lane, K, Instant)> {
+    pub(super) fn mark_recovered(&mut self, key: &K) -> Vec<(Lane, K, Instant)> {
         let name = (self.namespace)(key);
         if let Some(slow) = self.namespaces.get_mut(name) {
-            slow.hung.remove(key);
+            slow.mark_slow.remove(key);
         }
         self.end(name)
     }
@@ -133,7 +133,8 @@ impl<K: Clone + Eq + Hash> Slow<K> {
     /// Removes the namespace if it is slow no longer. Returns its waiting keys.
     fn end(&mut self, name: &str) -> Vec<(Lane, K, Instant)> {
         let slow = self.namespaces.get_mut(name);
-        let Some(slow) = slow.filter(|slow| slow.hung.is_empty() && slow.until.is_none()) else {
+        let Some(slow) = slow.filter(|slow| slow.mark_slow.is_empty() && slow.until.is_none())
+        else {
             return Vec::new();
         };
         let waiting = slow.waiting.extract(|_| true);

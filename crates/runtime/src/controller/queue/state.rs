@@ -17,9 +17,9 @@ use tokio::time::Instant;
 
 use super::{
     bucket::{Bucket, later},
-    change_limit::Pace,
+    change_limit::ChangeLimit,
     lane::{Lane, Lanes, Stats},
-    slow_namespaces::{HUNG, Slow},
+    slow_namespaces::{HUNG, SlowNamespaces},
 };
 use crate::config::{backoff::Delays, settings::Backoff};
 
@@ -46,12 +46,12 @@ pub(super) struct Next<K> {
     pub(super) key: K,
     pub(super) lane: Lane,
     pub(super) since: Instant,
-    pub(super) tries: Tries,
+    pub(super) tries: RetryCounts,
 }
 
 /// Retries of a key since its last success. In `State::tries`, not both counts are zero.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Tries {
+pub(super) struct RetryCounts {
     pub(super) failures: u32,
     /// Retries since the last failure that do not count as failures.
     pub(super) quiet: u32,
@@ -78,11 +78,11 @@ pub(super) struct State<K> {
     /// Number of workers for namespaces that are not slow; slow namespaces have as many again.
     workers: usize,
     /// Retries of each key that has failed and not succeeded since.
-    tries: HashMap<K, Tries>,
+    tries: HashMap<K, RetryCounts>,
     /// Waiting keys of namespaces that are not slow.
     lanes: Lanes<K>,
     /// Slow namespaces with their waiting keys.
-    slow: Slow<K>,
+    slow: SlowNamespaces<K>,
     /// Delayed keys by due time and ticket.
     delayed: BTreeMap<(Instant, u64), K>,
     /// Earliest time when a worker in `get` wakes without a notification.
@@ -93,7 +93,7 @@ pub(super) struct State<K> {
     turn: u64,
     delays: Delays,
     bucket: Bucket,
-    pace: Pace<K>,
+    pace: ChangeLimit<K>,
     adds: u64,
     retries: u64,
     shut_down: bool,
@@ -114,14 +114,14 @@ impl<K: Clone + Eq + Hash> State<K> {
             workers,
             tries: HashMap::new(),
             lanes: Lanes::default(),
-            slow: Slow::new(workers, namespace),
+            slow: SlowNamespaces::new(workers, namespace),
             delayed: BTreeMap::new(),
             alarm: None,
             ticket: 0,
             turn: 0,
             delays: Delays::new(backoff.initial, backoff.max),
             bucket: Bucket::new(backoff, now),
-            pace: Pace::new(now),
+            pace: ChangeLimit::new(now),
             adds: 0,
             retries: 0,
             shut_down: false,
@@ -143,7 +143,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             if hangs == Some(next)
                 && let Some(key) = self.swift.values().next().cloned()
             {
-                self.hung(&key);
+                self.mark_slow(&key);
             } else if ends == Some(next) {
                 let moved = self.slow.end_next(next);
                 self.place_all(moved);
@@ -163,9 +163,9 @@ impl<K: Clone + Eq + Hash> State<K> {
     }
 
     /// Marks the namespace of `key` as slow: an attempt at `key` hangs, or hung and failed.
-    fn hung(&mut self, key: &K) {
+    fn mark_slow(&mut self, key: &K) {
         let running = self.processing.keys();
-        let moved = self.slow.hung(key, &mut self.lanes, running);
+        let moved = self.slow.mark_slow(key, &mut self.lanes, running);
         self.swift.retain(|_, key| !self.slow.has(key));
         self.place_all(moved);
     }
@@ -346,8 +346,8 @@ impl<K: Clone + Eq + Hash> State<K> {
         })
     }
 
-    /// [`Queue::gets_on`](super::Queue::gets_on).
-    pub(super) fn gets_on(&mut self, key: &K, now: Instant) {
+    /// [`Queue::heartbeat`](super::Queue::heartbeat).
+    pub(super) fn heartbeat(&mut self, key: &K, now: Instant) {
         if let Some(running) = self.processing.get_mut(key) {
             running.got_on = now;
         }
@@ -390,9 +390,9 @@ impl<K: Clone + Eq + Hash> State<K> {
     fn back_off(&mut self, key: &K, backoff: Duration, least: Duration, now: Instant) -> Duration {
         self.retries += 1;
         if self.has_hung(key, now) {
-            self.hung(key);
+            self.mark_slow(key);
         } else {
-            let moved = self.slow.went_well(key);
+            let moved = self.slow.mark_recovered(key);
             self.place_all(moved);
         }
         if self.shut_down {
@@ -436,10 +436,10 @@ impl<K: Clone + Eq + Hash> State<K> {
     fn is_over(&mut self, key: &K, now: Instant) {
         if self.has_hung(key, now) {
             // The namespace may have recovered since the key was handed out to a worker for slow namespaces.
-            self.hung(key);
+            self.mark_slow(key);
             self.slow.got_through(key, now);
         } else {
-            let moved = self.slow.went_well(key);
+            let moved = self.slow.mark_recovered(key);
             self.place_all(moved);
         }
     }

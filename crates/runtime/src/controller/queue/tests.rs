@@ -149,8 +149,8 @@ impl Both {
                 }
             }
             Op::GetsOn(key) => {
-                queue.gets_on(key);
-                model.gets_on(*key);
+                queue.heartbeat(key);
+                model.heartbeat(*key);
             }
             Op::Succeed(i) => {
                 if let Some(taken) = self.give_back(*i) {
@@ -173,7 +173,7 @@ impl Both {
                 if let Some(taken) = self.give_back(*i) {
                     self.owed.insert(*taken.key());
                     let expected = self.model.retry_quietly(*taken.key());
-                    assert_eq!(taken.add_rate_limited_quietly(), expected);
+                    assert_eq!(taken.requeue_rate_limited(), expected);
                 }
             }
             Op::PutOff(i, ms) => {
@@ -457,7 +457,7 @@ async fn q3b_quiet_retries_are_not_failures() {
     let quietly = || {
         queue.add(1, Lane::Event);
         let taken = take(&queue);
-        (taken.failures(), taken.add_rate_limited_quietly())
+        (taken.failures(), taken.requeue_rate_limited())
     };
     for ms in [5, 10, 20] {
         assert_eq!(quietly(), (4, ms * MS));

@@ -70,7 +70,7 @@ async fn a_record_is_written_once_a_term() {
         let asserted = a.assert(term).await;
         assert!(matches!(
             (asserted, requests),
-            (Ok(Asserted::Named), 1) | (Ok(Asserted::Written), 3)
+            (Ok(WriteOutcome::Named), 1) | (Ok(WriteOutcome::Written), 3)
         ));
         assert_eq!(api.recorded(), "a_1");
         assert_eq!(api.requests().len(), requests, "{term:?}");
@@ -86,7 +86,7 @@ async fn without_the_component_there_is_one_request() {
         api.mood(mood);
         let asserted = a.assert("u1/1/1").await;
         assert!(
-            matches!(asserted, Ok(Asserted::NotInstalled(_))),
+            matches!(asserted, Ok(WriteOutcome::NotInstalled(_))),
             "{asserted:?}"
         );
         assert_eq!(api.requests().len(), 1);
@@ -99,7 +99,7 @@ async fn who_does_not_hold_the_lease_writes_nothing() {
     held_by(&api, "b");
     api.put_record(Some(json!({HOLDER_KEY: "b_1"})));
     let asserted = record_of(&api, "a").assert("u1/1/1").await;
-    assert!(matches!(asserted, Ok(Asserted::Deposed(holder)) if holder == "b_1"));
+    assert!(matches!(asserted, Ok(WriteOutcome::Deposed(holder)) if holder == "b_1"));
     assert_eq!(api.recorded(), "b_1");
 }
 
@@ -116,7 +116,7 @@ async fn i1_a_late_write_does_not_bring_a_deposed_leader_back() {
     assert!(is(&a.assert("u1/1/1").await.unwrap_err(), &[409]));
     assert_eq!(api.recorded(), "b_1");
     let asserted = a.assert("u1/1/1").await;
-    assert!(matches!(asserted, Ok(Asserted::Deposed(holder)) if holder == "b_1"));
+    assert!(matches!(asserted, Ok(WriteOutcome::Deposed(holder)) if holder == "b_1"));
     assert_eq!(api.recorded(), "b_1");
 }
 
@@ -130,7 +130,7 @@ async fn a_lease_that_names_nobody_is_left_to_the_next_renewal() {
         }
         api.put_record(Some(json!({})));
         let asserted = record_of(&api, "a").assert("u1/1/1").await;
-        assert!(matches!(asserted, Ok(Asserted::Unheld)), "{asserted:?}");
+        assert!(matches!(asserted, Ok(WriteOutcome::Unheld)), "{asserted:?}");
         assert_eq!(api.recorded(), "");
     }
 }
@@ -148,9 +148,9 @@ async fn conflicts_end() {
     assert_eq!(api.requests().len(), 3);
 }
 
-fn assertions(api: &FakeApi) -> Assertions {
+fn assertions(api: &FakeApi) -> FencingRecordWriter {
     let second = Duration::from_secs(1);
-    Assertions::new(Host::for_tests([]), record_of(api, "a"), second, second)
+    FencingRecordWriter::new(Host::for_tests([]), record_of(api, "a"), second, second)
 }
 
 /// This includes a term with the numbers of an earlier one, after the transitions were reset, and a restarted container.
@@ -165,9 +165,9 @@ async fn i8_each_term_has_its_own_record() {
         let its = &mut processes[process];
         tokio::time::advance(Duration::from_secs(1)).await;
         its.acquired("u1", 1);
-        assert_eq!(its.is(), RecordIs::Pending);
+        assert_eq!(its.is(), FencingRecordState::Pending);
         assert_eq!(its.ended().await, None);
-        assert_eq!(its.is(), RecordIs::Written);
+        assert_eq!(its.is(), FencingRecordState::Written);
         assert_eq!(api.requests().len(), 3);
         // During the term, the record is not read again.
         its.assert_if_due();
@@ -188,7 +188,7 @@ async fn what_is_under_way_ends_where_a_term_lapsed() {
         its.acquired("u1", transitions);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(its.ended().await, None);
-        assert_eq!(its.is(), RecordIs::Written);
+        assert_eq!(its.is(), FencingRecordState::Written);
         assert_eq!(api.requests().len(), requests);
     }
 }

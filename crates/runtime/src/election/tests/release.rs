@@ -73,14 +73,14 @@ async fn h4_a_standby_releases_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_cannot_work_does_not_run_for_leader() {
     let api = FakeApi::released();
-    let mut a = Replica::able(&api, "a", Ability::Nothing);
+    let mut a = Replica::able(&api, "a", Eligibility::None);
     advance(LEASE * 4).await;
     sleep(SOON).await;
     let requests = api.requests();
     let written = requests.iter().any(|seen| seen.method != Method::GET);
     assert!(!written && a.id().is_none());
     assert_eq!(a.failing().await, [""; 0]);
-    a.ability.send_replace(Ability::All);
+    a.ability.send_replace(Eligibility::Full);
     a.leads(true, SOON).await;
 }
 
@@ -91,15 +91,15 @@ async fn a_leader_that_cannot_work_any_more_lets_another_lead_and_stands_by() {
     a.leads(true, SOON).await;
     let mut b = Replica::run(&api, "b");
     sleep(RETRY).await;
-    a.ability.send_replace(Ability::Nothing);
+    a.ability.send_replace(Eligibility::None);
     a.leads(false, SOON).await;
     b.leads(true, RETRY * 2).await;
-    for ability in [Ability::All, Ability::Nothing, Ability::All] {
+    for ability in [Eligibility::Full, Eligibility::None, Eligibility::Full] {
         a.ability.send_replace(ability);
         sleep(LEASE * 2).await;
         assert!(a.id().is_none() && b.id() == Some(1));
     }
-    b.ability.send_replace(Ability::Nothing);
+    b.ability.send_replace(Eligibility::None);
     a.leads(true, RETRY * 2).await;
 }
 
@@ -111,7 +111,7 @@ async fn a_lease_that_came_too_late_is_given_back() {
     let mut a = Replica::run(&api, "a");
     // It has not read the Lease, and no write of a previous process is in flight.
     sleep(LEASE + RETRY * 2).await;
-    a.ability.send_replace(Ability::Nothing);
+    a.ability.send_replace(Eligibility::None);
     sleep(SOON).await;
     api.put(&json!({"holderIdentity": "a_1", "leaseDurationSeconds": 15}));
     api.mood(Mood::Serves);
@@ -123,14 +123,14 @@ async fn a_lease_that_came_too_late_is_given_back() {
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_can_do_a_part_leaves_the_lease_to_one_that_can_do_all() {
     let api = FakeApi::released();
-    let mut part = Replica::able(&api, "part", Ability::Part);
+    let mut part = Replica::able(&api, "part", Eligibility::Partial);
     let waited = part.leads(true, YIELD_DELAY + SOON).await;
     assert!(waited >= YIELD_DELAY, "alone it leads: {waited:?}");
 
     let api = FakeApi::released();
     let mut first = Replica::run(&api, "first");
     first.leads(true, SOON).await;
-    let part = Replica::able(&api, "part", Ability::Part);
+    let part = Replica::able(&api, "part", Eligibility::Partial);
     let mut all = Replica::run(&api, "all");
     sleep(LEASE).await;
     first.crash();
@@ -173,7 +173,7 @@ async fn a_leader_that_lets_go_waits_for_its_writes() {
     let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
     let write = a.term.borrow().as_ref().unwrap().writes().begin(CALL * 2);
-    a.ability.send_replace(Ability::Nothing);
+    a.ability.send_replace(Eligibility::None);
     a.leads(false, SOON).await;
     sleep(SOON).await;
     assert_eq!(api.holder(), "a_1");

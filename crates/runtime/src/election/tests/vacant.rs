@@ -64,12 +64,12 @@ async fn h12_at_the_first_start_of_all_one_leads_after_a_lease() {
 async fn h12_who_has_not_led_leads_no_sooner_than_a_lease_after_a_deletion() {
     for (knows, recreates) in [(false, false), (false, true), (true, false), (true, true)] {
         let api = FakeApi::released();
-        let mut b = Replica::able(&api, "b", Ability::Nothing);
+        let mut b = Replica::able(&api, "b", Eligibility::None);
         if knows {
             // The replica has seen the Lease released, and nothing since.
-            b.ability.send_replace(Ability::All);
+            b.ability.send_replace(Eligibility::Full);
             b.leads(true, SOON).await;
-            b.ability.send_replace(Ability::Nothing);
+            b.ability.send_replace(Eligibility::None);
             b.leads(false, SOON).await;
             sleep(SOON).await;
         }
@@ -81,7 +81,7 @@ async fn h12_who_has_not_led_leads_no_sooner_than_a_lease_after_a_deletion() {
         if recreates {
             api.put(&json!({}));
         }
-        b.ability.send_replace(Ability::All);
+        b.ability.send_replace(Eligibility::Full);
         let waited = b.leads(true, LEASE * 2).await;
         assert!(
             waited >= LEASE && waited <= LEASE + RETRY * 2,

@@ -12,7 +12,7 @@ use crate::{
         object::{Finalizable, Primary},
     },
     cache::store::Snapshot,
-    reconcile::{error::ApiError, reconciler::Context, writer::corrections::Asked},
+    reconcile::{error::ApiError, reconciler::Context, writer::disputes::Desired},
 };
 
 /// A finalizer of this controller. An object with it stays visible while it is terminating.
@@ -151,15 +151,15 @@ impl<P: Primary> Writer<P> {
         (name, is_set): (&str, bool),
         finalizers: &[&str],
     ) -> Result<Snapshot<P>, ApiError> {
-        cx.may_act()?;
+        cx.check_dry_run()?;
         let key = cx.key();
         let version = self.store.newest(key, seen);
         // The finalizers of other controllers are not part of the desired state.
         let asked = json!({ "metadata": { "finalizers": { name: is_set } } });
-        let asked = Asked::Fields(&asked);
+        let asked = Desired::Fields(&asked);
         let wait = self.corrections.wait(key, cx.wanted_by(), asked, version);
         wait_and_tell(cx, wait, || format!("the finalizers {finalizers:?}"))?;
-        let expectation = self.store.expect_write(key);
+        let expectation = self.store.begin_write(key);
         // Custom resources do not support strategic merge patches.
         let patch = Patch::Merge(json!({ "metadata": {
             "uid": seen.view.uid(),

@@ -6,7 +6,7 @@
 //! A write without effect is not repeated until the object changes. A write that is reverted repeatedly is delayed with
 //! exponential backoff.
 
-pub(crate) mod corrections;
+pub(crate) mod disputes;
 pub mod finalizer;
 mod no_op;
 mod status;
@@ -41,8 +41,8 @@ use crate::{
         error::ApiError,
         reconciler::Context,
         writer::{
-            corrections::{Asked, Corrections, Wait, fields},
-            no_op::Ineffective,
+            disputes::{Desired, DisputeTracker, Wait, fields},
+            no_op::NoOpWrites,
         },
     },
 };
@@ -67,15 +67,15 @@ pub struct Writer<V> {
     shared: Arc<ClientContext>,
     refusals: Arc<Refusals>,
     store: Arc<Store<V>>,
-    patches: Ineffective,
-    statuses: Ineffective,
+    patches: NoOpWrites,
+    statuses: NoOpWrites,
     /// Changes of finalizers without effect.
-    finalizers: Ineffective,
+    finalizers: NoOpWrites,
     /// Statuses that the API server rejected.
-    refused: Ineffective,
-    corrections: Corrections,
+    refused: NoOpWrites,
+    corrections: DisputeTracker,
     /// Corrections of the status, which changes independently of the other fields.
-    status_corrections: Corrections,
+    status_corrections: DisputeTracker,
 }
 
 /// Timeout of a live read of one object.
@@ -85,7 +85,7 @@ const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 /// this time, the CRD may have changed.
 const REFUSED: Duration = Duration::from_secs(1000);
 
-/// resourceVersion of a missing object, for [`Corrections`].
+/// resourceVersion of a missing object, for [`DisputeTracker`].
 const ABSENT: u64 = 0;
 
 /// Result of a patch.
@@ -111,12 +111,12 @@ impl<V: Cached> Writer<V> {
             shared: Arc::clone(shared),
             refusals: Arc::clone(refusals),
             store,
-            patches: Ineffective::default(),
-            statuses: Ineffective::default(),
-            finalizers: Ineffective::default(),
-            refused: Ineffective::forgotten_after(REFUSED),
-            corrections: Corrections::default(),
-            status_corrections: Corrections::default(),
+            patches: NoOpWrites::default(),
+            statuses: NoOpWrites::default(),
+            finalizers: NoOpWrites::default(),
+            refused: NoOpWrites::forgotten_after(REFUSED),
+            corrections: DisputeTracker::default(),
+            status_corrections: DisputeTracker::default(),
         }
     }
 
@@ -155,7 +155,7 @@ impl<V: Cached> Writer<V> {
         seen: &Snapshot<V>,
         patch: &Value,
     ) -> Result<(), ApiError> {
-        self.may_write(cx, key, Asked::Fields(patch), seen.version, || {
+        self.may_write(cx, key, Desired::Fields(patch), seen.version, || {
             wanted(patch)
         })
     }
@@ -166,7 +166,7 @@ impl<V: Cached> Writer<V> {
         &self,
         cx: &Context<'_, P>,
         key: &Key,
-        asked: Asked<'_>,
+        asked: Desired<'_>,
         found: u64,
         wanted: impl FnOnce() -> String,
     ) -> Result<(), ApiError> {
@@ -194,10 +194,10 @@ impl<V: Cached> Writer<V> {
             let words = format!("refusing to create {key} outside the namespace of its owner");
             return Err(ApiError::Rejected(words));
         }
-        cx.may_act()?;
-        let asked = Asked::There(cx.inputs);
+        cx.check_dry_run()?;
+        let asked = Desired::Present(cx.inputs);
         self.may_write(cx, key, asked, ABSENT, || "creation".to_owned())?;
-        let expectation = self.store.expect_write(key);
+        let expectation = self.store.begin_write(key);
         let url = Object::<V>::url_path(&(), Some(key.namespace()));
         let body =
             serde_json::to_vec(body).map_err(|error| ApiError::transient(error.to_string()))?;
@@ -247,12 +247,12 @@ impl<V: Cached> Writer<V> {
             }
         };
         Self::check_owner(cx, key, seen)?;
-        cx.may_act()?;
+        cx.check_dry_run()?;
         self.may_patch(cx, key, seen, &asked)?;
         let mut patch = asked.clone();
         patch["metadata"]["uid"] = seen.view.uid().into();
         patch["metadata"]["resourceVersion"] = based_on(seen.version)?.into();
-        let expectation = self.store.expect_write(key);
+        let expectation = self.store.begin_write(key);
         let params = PatchParams {
             field_manager: self.params().field_manager,
             ..PatchParams::default()
@@ -261,7 +261,7 @@ impl<V: Cached> Writer<V> {
         let answer = answer
             .patch(key.name(), &params, &V::KIND.patch(&patch))
             .await;
-        self.note_unknown(cx, key, &answer, Asked::Fields(&asked), seen.version);
+        self.note_unknown(cx, key, &answer, Desired::Fields(&asked), seen.version);
         let answer = self.written(cx, key, answer)?;
         let version = answer.version;
         let view = self.store.record_response(answer, expectation);
@@ -271,7 +271,7 @@ impl<V: Cached> Writer<V> {
             self.corrections.record(
                 key,
                 cx.wanted_by(),
-                Asked::Fields(&asked),
+                Desired::Fields(&asked),
                 seen.version,
                 version,
                 self.exists(),
@@ -363,11 +363,11 @@ impl<V: Cached> Writer<V> {
         seen: &Snapshot<V>,
     ) -> Result<(), ApiError> {
         Self::check_owner(cx, key, seen)?;
-        if self.is_going(key, seen) {
+        if self.is_deletion_pending(key, seen) {
             return Ok(());
         }
-        cx.may_act()?;
-        let asked = Asked::Gone(cx.inputs);
+        cx.check_dry_run()?;
+        let asked = Desired::Absent(cx.inputs);
         self.may_write(cx, key, asked, seen.version, || "deletion".to_owned())?;
         let preconditions = Preconditions {
             uid: Some(seen.view.uid().to_owned()),
@@ -377,7 +377,7 @@ impl<V: Cached> Writer<V> {
             preconditions: Some(preconditions),
             ..DeleteParams::background()
         };
-        self.store.expect_write(key);
+        self.store.begin_write(key);
         let client = self.shared.client.clone();
         let api = Api::<PartialObjectMeta<Object<V>>>::namespaced(client, key.namespace());
         let answer = api.delete(key.name(), &params).await;
@@ -394,7 +394,7 @@ impl<V: Cached> Writer<V> {
         // The response is the terminating object, or a status if the object is already deleted.
         let left = answer.left();
         if left.is_none_or(|left| left.metadata.deletion_timestamp.is_some()) {
-            self.store.note_deletion(key, seen.view.uid());
+            self.store.mark_deletion_pending(key, seen.view.uid());
         }
         info!(object = %cx.key(), dependent = %key, "deleted the {}", V::KIND.kind);
         Ok(())
@@ -402,8 +402,8 @@ impl<V: Cached> Writer<V> {
 
     /// Returns whether the API server accepted the deletion, and the watch has not delivered it yet.
     #[must_use]
-    pub fn is_going(&self, key: &Key, seen: &Snapshot<V>) -> bool {
-        self.store.is_going(key, seen.view.uid())
+    pub fn is_deletion_pending(&self, key: &Key, seen: &Snapshot<V>) -> bool {
+        self.store.is_deletion_pending(key, seen.view.uid())
     }
 
     /// Reads an object from the API server. Returns `None` if the object does not exist. Use it before an action that needs a
@@ -411,16 +411,16 @@ impl<V: Cached> Writer<V> {
     ///
     /// # Errors
     /// See [`ApiError`].
-    pub async fn look_up<P: Primary>(
+    pub async fn get_live<P: Primary>(
         &self,
         cx: &Context<'_, P>,
         key: &Key,
     ) -> Result<Option<V>, ApiError> {
-        cx.may_act()?;
+        cx.check_dry_run()?;
         let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
         let api = self.api(key);
         let answer = timeout(LOOK_UP_TIMEOUT, api.list(&this_one)).await;
-        cx.attempt.gets_on(cx.key());
+        cx.attempt.heartbeat(cx.key());
         let answer = answer.map_err(|_| {
             ApiError::transient(format!(
                 "the API server has not answered within {LOOK_UP_TIMEOUT:?}"
@@ -456,7 +456,7 @@ impl<V: Cached> Writer<V> {
         }
     }
 
-    /// Converts the response to a write of `key`. If nothing was written, withdraws the [expectation](Store::expect_write). A
+    /// Converts the response to a write of `key`. If nothing was written, withdraws the [expectation](Store::begin_write). A
     /// rejection also triggers a review of the permissions.
     fn written<P: Primary, T>(
         &self,
@@ -464,7 +464,7 @@ impl<V: Cached> Writer<V> {
         key: &Key,
         answer: kube::Result<T>,
     ) -> Result<T, ApiError> {
-        cx.attempt.gets_on(cx.key());
+        cx.attempt.heartbeat(cx.key());
         let lacked = answer.as_ref().is_err_and(for_want_of_a_right);
         let answer = answer.map_err(ApiError::from);
         match &answer {
@@ -474,7 +474,7 @@ impl<V: Cached> Writer<V> {
                 | ApiError::NamespaceTerminating
                 | ApiError::NotLeading,
             ) => {
-                self.store.withdraw_write(key);
+                self.store.abort_write(key);
             }
             // The expectation stays: the write was carried out, or may have been, or the watch will deliver the conflicting
             // version.
@@ -505,7 +505,7 @@ impl<V: Cached> Writer<V> {
         cx: &Context<'_, P>,
         key: &Key,
         answer: &kube::Result<T>,
-        asked: Asked<'_>,
+        asked: Desired<'_>,
         found: u64,
     ) {
         if answer.as_ref().is_err_and(may_have_been_made) {
@@ -548,7 +548,7 @@ fn for_want_of_a_right(error: &kube::Error) -> bool {
 
 /// Returns the error of a write that has to wait.
 fn put_off<P: Primary>(cx: &Context<'_, P>, key: &Key, wanted: String, wait: Wait) -> ApiError {
-    cx.would_act();
+    cx.has_changes();
     crate::telemetry::trace::decided("put off");
     if wait.is_undone {
         return ApiError::Contested(key.name().to_owned(), wanted, wait.time);

@@ -35,7 +35,7 @@ const OF_ONE: usize = 8;
 
 /// Requests without effect on the objects of one resource type. Only affected objects have entries.
 #[derive(Default)]
-pub struct Ineffective {
+pub struct NoOpWrites {
     hasher: RandomState,
     entries: Mutex<Entries>,
     /// Lifetime of an entry; `None`: until something changes.
@@ -63,7 +63,7 @@ struct Entry {
     is_settled: bool,
 }
 
-impl Ineffective {
+impl NoOpWrites {
     /// Returns an empty record whose entries expire after `lifetime`, because the API server may behave differently by then.
     pub fn forgotten_after(lifetime: Duration) -> Self {
         Self {
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn i6b_no_op_patch_is_remembered_until_object_or_patch_changes() {
-        let ineffective = Ineffective::default();
+        let ineffective = NoOpWrites::default();
         assert!(!ineffective.contains(&key(1), "x", "y", 1));
         ineffective.record(&key(1), "x", "y", 1, |_| true);
         assert!(ineffective.contains(&key(1), "x", "y", 1));
@@ -197,7 +197,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_passes_is_forgotten() {
         let lifetime = Duration::from_secs(5);
-        let ineffective = Ineffective::forgotten_after(lifetime);
+        let ineffective = NoOpWrites::forgotten_after(lifetime);
         ineffective.record(&key(1), "x", "y", 1, |_| true);
         tokio::time::advance(Duration::from_millis(4_999)).await;
         assert!(ineffective.contains(&key(1), "x", "y", 1));
@@ -210,7 +210,7 @@ mod tests {
     /// A new list causes two more requests, with pauses that double.
     #[tokio::test(start_paused = true)]
     async fn what_was_asked_in_vain_is_asked_again_after_another_list() {
-        let ineffective = Ineffective::default();
+        let ineffective = NoOpWrites::default();
         let knows = |list| ineffective.contains(&key(1), "x", "y", list);
         let record = |list| ineffective.record(&key(1), "x", "y", list, |_| true);
         let is_passing = |list| ineffective.has_passing(&key(1), "y", list);
@@ -236,7 +236,7 @@ mod tests {
     /// Several plans for one object do not displace one another. The number of recorded plans is bounded.
     #[test]
     fn what_was_asked_of_one_object_is_told_apart() {
-        let ineffective = Ineffective::default();
+        let ineffective = NoOpWrites::default();
         for asked in 0..OF_ONE {
             ineffective.record(&key(1), asked, "y", 1, |_| true);
         }
@@ -259,7 +259,7 @@ mod tests {
     /// The memory for 100,000 short-lived objects is bounded by the number that exists at the same time.
     #[test]
     fn the_memory_is_bounded_by_what_exists() {
-        let ineffective = Ineffective::default();
+        let ineffective = NoOpWrites::default();
         for number in 0..100_000 {
             let young = |key: &Key| {
                 let age = key.name().parse().map(|born: usize| number - born);

@@ -13,11 +13,11 @@ use crate::{
         object::{Primary, Says, asks_for},
         status::is_denied,
     },
-    cache::store::{Expectation, Snapshot, Standing},
+    cache::store::{Freshness, ListEpoch, Snapshot},
     reconcile::{
         error::ApiError,
         reconciler::Context,
-        writer::corrections::{Asked, Wait},
+        writer::disputes::{Desired, Wait},
     },
     telemetry::events::event::Event,
 };
@@ -26,7 +26,7 @@ impl<P: Primary> Writer<P> {
     /// Returns whether this status must be written: it differs from the stored one, and is not known to be rejected or without
     /// effect.
     #[must_use]
-    pub fn is_news(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool {
+    pub fn needs_status_update(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool {
         let stored = seen.view.status();
         let left = (seen.view.uid(), Says::<P>(stored));
         let list = self.store.now(key).list();
@@ -35,7 +35,7 @@ impl<P: Primary> Writer<P> {
             && !(self.refused).contains(key, Says::<P>(status), seen.version, list)
     }
 
-    /// Writes the status if it is [news](Self::is_news), and sends the `event` that explains it. If the API server rejects the
+    /// Writes the status if it is [news](Self::needs_status_update), and sends the `event` that explains it. If the API server rejects the
     /// status, the event is sent only if it is a warning.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl<P: Primary> Writer<P> {
         status: &P::Status,
         event: Event,
     ) -> Result<(), ApiError> {
-        if !self.is_news(cx.key(), seen, status) {
+        if !self.needs_status_update(cx.key(), seen, status) {
             return Ok(());
         }
         self.may_report(cx, seen, status)?;
@@ -73,9 +73,9 @@ impl<P: Primary> Writer<P> {
         seen: &Snapshot<P>,
         status: &P::Status,
     ) -> Result<(), ApiError> {
-        cx.may_act()?;
+        cx.check_dry_run()?;
         let (found, asked) = (Whole(seen.view.status()), asked_of::<P>(status));
-        let asked = Asked::Fields(&asked);
+        let asked = Desired::Fields(&asked);
         let wait = (self.status_corrections).wait(cx.key(), cx.wanted_by(), asked, found);
         wait_and_tell(cx, wait, || "changes of status".to_owned())
     }
@@ -122,18 +122,18 @@ impl<P: Primary> Writer<P> {
             "status": status,
         });
         let api = self.api(key);
-        let expectation = self.store.expect_write(key);
+        let expectation = self.store.begin_write(key);
         let answer = api
             .replace_subresource("status", key.name(), &self.params(), &update)
             .await;
         // A 404 can also mean that the resource type has no status subresource.
         if answer.as_ref().is_err_and(|error| is_not_found(error, key)) {
             let noted = |standing| self.store.note(key, of, standing, expectation);
-            noted(Standing::Doubtful);
-            let there = self.look_up(cx, key).await?;
+            noted(Freshness::Stale);
+            let there = self.get_live(cx, key).await?;
             if there.is_some_and(|there| there.uid() == seen.view.uid()) {
-                noted(Standing::Current);
-                self.store.withdraw_write(key);
+                noted(Freshness::Fresh);
+                self.store.abort_write(key);
                 self.store.note_unheeded(key);
                 return Err(ApiError::Rejected(format!(
                     "its CustomResourceDefinition has no status subresource: does the CRD match this version of {}?",
@@ -143,7 +143,7 @@ impl<P: Primary> Writer<P> {
         }
         self.notice_outdated(key, of, expectation, &answer);
         let asked = asked_of::<P>(status);
-        let asked = Asked::Fields(&asked);
+        let asked = Desired::Fields(&asked);
         let (by, found) = (cx.wanted_by(), Whole(seen.view.status()));
         if answer.as_ref().is_err_and(may_have_been_made) {
             (self.status_corrections).record_unknown(key, by, asked, &found, self.exists());
@@ -158,7 +158,7 @@ impl<P: Primary> Writer<P> {
         let left = Whole(stored.status());
         (self.status_corrections).record(key, by, asked, &found, left, self.exists());
         let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
-        // Times included, as in `is_news`.
+        // Times included, as in `needs_status_update`.
         if *status == *stored.status() {
             self.statuses.forget(key, asked);
         } else {
@@ -174,7 +174,7 @@ impl<P: Primary> Writer<P> {
         &self,
         key: &Key,
         of: (&str, u64),
-        sent: Expectation,
+        sent: ListEpoch,
         answer: &kube::Result<T>,
     ) {
         if let Err(kube::Error::Api(status)) = answer
@@ -188,8 +188,8 @@ impl<P: Primary> Writer<P> {
     ///
     /// It is written again when the object has another version, after a relist (which follows a change of the CRD), or after
     /// 1,000 s.
-    pub fn give_up(&self, cx: &Context<'_, P>, seen: &Snapshot<P>, status: &P::Status) {
-        if cx.rehearses {
+    pub fn suppress_status(&self, cx: &Context<'_, P>, seen: &Snapshot<P>, status: &P::Status) {
+        if cx.is_dry_run {
             return;
         }
         let (key, version) = (cx.key(), seen.version);
@@ -200,8 +200,8 @@ impl<P: Primary> Writer<P> {
     }
 
     /// Returns whether a status for this version of the object is temporarily not written, because it was
-    /// [rejected](Self::give_up) or had no effect.
-    pub(crate) fn is_given_up(&self, key: &Key, seen: &Snapshot<P>) -> bool {
+    /// [rejected](Self::suppress_status) or had no effect.
+    pub(crate) fn is_status_suppressed(&self, key: &Key, seen: &Snapshot<P>) -> bool {
         let list = self.store.now(key).list();
         let left = (seen.view.uid(), Says::<P>(seen.view.status()));
         self.refused.has_passing(key, seen.version, list)
@@ -213,11 +213,15 @@ impl<P: Primary> Writer<P> {
     ///
     /// # Errors
     /// [`ApiError::Conflict`] if it is not current, or the error of the read.
-    pub async fn confirm(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<(), ApiError> {
+    pub async fn verify_current(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+    ) -> Result<(), ApiError> {
         self.confirmed(cx, seen).await.map(drop)
     }
 
-    /// Returns the object of the live read, if [`confirm`](Self::confirm) succeeds.
+    /// Returns the object of the live read, if [`verify_current`](Self::verify_current) succeeds.
     pub(super) async fn confirmed(
         &self,
         cx: &Context<'_, P>,
@@ -225,14 +229,14 @@ impl<P: Primary> Writer<P> {
     ) -> Result<P, ApiError> {
         let key = cx.key();
         let asked = self.store.now(key);
-        let current = self.look_up(cx, key).await?;
+        let current = self.get_live(cx, key).await?;
         let current = current
             .filter(|is| is.uid() == seen.view.uid() && asks_for(is) == asks_for(&*seen.view));
         // If the cached object is not current, it is marked as doubtful, and the next reconcile begins with a live read.
         // Waiting for the watch is not enough: if this response is wrong, the watch delivers no change.
         let standing = match current {
-            Some(_) => Standing::Current,
-            None => Standing::Doubtful,
+            Some(_) => Freshness::Fresh,
+            None => Freshness::Stale,
         };
         let of = (seen.view.uid(), seen.version);
         self.store.note(key, of, standing, asked);
@@ -267,7 +271,7 @@ impl<S: Serialize> Hash for Whole<'_, S> {
     }
 }
 
-/// Returns the desired status for `Corrections`, without times.
+/// Returns the desired status for `DisputeTracker`, without times.
 fn asked_of<P: Primary>(status: &P::Status) -> Value {
     fingerprint(&Says::<P>(status)).into()
 }
@@ -280,18 +284,18 @@ fn fingerprint(of: &impl Hash) -> u64 {
 
 fn is_not_found(error: &kube::Error, key: &Key) -> bool {
     matches!(error, kube::Error::Api(status)
-        if status.code == 404 && standing(status, key) == Some(Standing::Doubtful))
+        if status.code == 404 && standing(status, key) == Some(Freshness::Stale))
 }
 
 /// Returns the standing of the version that a write was based on, if its error concerns that version. (A 404 without the
 /// object's name concerns the resource.)
-fn standing(status: &Status, key: &Key) -> Option<Standing> {
+fn standing(status: &Status, key: &Key) -> Option<Freshness> {
     let is_named = |details: &StatusDetails| details.name == key.name();
     match status.code {
         _ if is_denied(&status.message) => None,
-        404 if status.details.as_ref().is_some_and(is_named) => Some(Standing::Doubtful),
-        409 if status.message.contains("UID in precondition") => Some(Standing::Doubtful),
-        409 => Some(Standing::Conflicting),
+        404 if status.details.as_ref().is_some_and(is_named) => Some(Freshness::Stale),
+        409 if status.message.contains("UID in precondition") => Some(Freshness::Stale),
+        409 => Some(Freshness::Conflicted),
         _ => None,
     }
 }

@@ -31,12 +31,12 @@ use crate::{
     controller::builder::Builder,
     reconcile::{
         reconciler::{Action, Detached, Reconciler},
-        writer::{corrections::AT_ONCE, finalizer::Finalizer},
+        writer::{disputes::AT_ONCE, finalizer::Finalizer},
     },
     telemetry::{
         events::{
             Recorder,
-            event::{About, Event},
+            event::{Event, EventSource},
         },
         metrics::Metrics,
     },
@@ -498,7 +498,7 @@ async fn r6b_reverted_writes_are_delayed() {
         let server = Server::default();
         server.is_garbled.store(is_garbled, SeqCst);
         let harness = harness(&server, &wish(&[], 2), None);
-        let about = About {
+        let about = EventSource {
             app: &APP,
             reporter: "test",
             instance: "test".into(),
@@ -756,7 +756,7 @@ async fn i14_a_refused_status_is_announced_where_something_is_wrong() {
         let wishes = &harness.reconciler().wishes;
         harness.apply(wishes.store(), object(&wish(&[], 2)));
         let (key, seen) = (key(), wishes.store().get(&key()).unwrap());
-        let about = About {
+        let about = EventSource {
             app: &APP,
             reporter: "test",
             instance: "test".into(),
@@ -840,15 +840,21 @@ async fn a_rehearsal_gives_nothing_up() {
     let status = Said {
         observed_generation: Some(2),
     };
-    for (rehearses, is_news) in [(true, true), (false, false)] {
+    for (is_dry_run, needs_status_update) in [(true, true), (false, false)] {
         let cx = Context {
-            rehearses,
+            is_dry_run,
             ..harness.context(&key, &seen)
         };
         wishes.store().note_up_to_date(&key, seen.version, 1);
-        wishes.give_up(&cx, &seen, &status);
-        assert_eq!(wishes.is_news(&key, &seen, &status), is_news);
-        assert_eq!(wishes.store().up_to_date_basis(&key).is_some(), is_news);
+        wishes.suppress_status(&cx, &seen, &status);
+        assert_eq!(
+            wishes.needs_status_update(&key, &seen, &status),
+            needs_status_update
+        );
+        assert_eq!(
+            wishes.store().input_fingerprint(&key).is_some(),
+            needs_status_update
+        );
     }
 }
 

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use super::{
-    dropped::Drops,
+    dropped::DroppedEvents,
     event::{Queued, WAITING, WRITE_TIMEOUT},
 };
 use crate::config::backoff::Backoff;
@@ -35,7 +35,7 @@ pub(super) struct Backlog {
     state: Mutex<State>,
     /// Notified when an event is added and when the backlog is closed.
     changed: Notify,
-    drops: Arc<Drops>,
+    drops: Arc<DroppedEvents>,
 }
 
 #[derive(Default)]
@@ -69,7 +69,7 @@ pub(super) struct Unwritten {
 }
 
 impl Backlog {
-    pub fn new(drops: Arc<Drops>) -> Self {
+    pub fn new(drops: Arc<DroppedEvents>) -> Self {
         Self {
             state: Mutex::default(),
             changed: Notify::new(),
@@ -78,7 +78,7 @@ impl Backlog {
     }
 
     /// Queues the event if its namespace has a backlog, or drops it if the backlog is full. Otherwise returns the event.
-    pub fn behind_others(&self, queued: Queued) -> Option<Queued> {
+    pub fn push_if_blocked(&self, queued: Queued) -> Option<Queued> {
         let mut state = self.state.lock();
         let full = state.count >= CAPACITY;
         let Some(namespace) = state.namespaces.get_mut(queued.key.namespace()) else {

@@ -17,7 +17,7 @@ use crate::{
 const LOG_INTERVAL: Duration = Duration::from_mins(10);
 
 /// Counts dropped events by reason, and logs some of them.
-pub(super) struct Drops {
+pub(super) struct DroppedEvents {
     refused: BoundCounter<u64>,
     late: BoundCounter<u64>,
     full: BoundCounter<u64>,
@@ -25,7 +25,7 @@ pub(super) struct Drops {
     logged: Mutex<Option<Instant>>,
 }
 
-impl Drops {
+impl DroppedEvents {
     pub(super) fn new(metrics: &Metrics) -> Self {
         let counter = |reason| {
             let labels = [KeyValue::new("reason", reason)];

@@ -114,7 +114,7 @@ impl Queued {
 
 /// Reporter of the events, and the kind of their objects.
 #[derive(Clone, Debug)]
-pub struct About {
+pub struct EventSource {
     pub app: &'static App,
     /// Name of the reporting controller.
     pub reporter: &'static str,

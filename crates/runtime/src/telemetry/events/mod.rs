@@ -18,9 +18,9 @@ use std::sync::Arc;
 use kube::Client;
 use tokio::sync::mpsc;
 
-pub use self::event::{About, Event};
+pub use self::event::{Event, EventSource};
 use self::{
-    dropped::Drops,
+    dropped::DroppedEvents,
     event::{Queued, WAITING},
     writer::Writer,
 };
@@ -34,7 +34,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Recorder {
     sender: mpsc::Sender<Queued>,
-    drops: Arc<Drops>,
+    drops: Arc<DroppedEvents>,
     host: Host,
 }
 
@@ -43,12 +43,12 @@ impl Recorder {
     /// `busy` returns whether objects wait for a worker, which have priority over events.
     pub(crate) fn new<F: Fn() -> bool>(
         client: Client,
-        about: About,
+        about: EventSource,
         metrics: &Metrics,
         busy: F,
     ) -> (Self, impl Future<Output = ()> + use<F>) {
         let (sender, receiver) = mpsc::channel(WAITING);
-        let (drops, host) = (Arc::new(Drops::new(metrics)), about.host.clone());
+        let (drops, host) = (Arc::new(DroppedEvents::new(metrics)), about.host.clone());
         let writer = Writer::new(client, about, Arc::clone(&drops));
         let recorder = Self {
             sender,

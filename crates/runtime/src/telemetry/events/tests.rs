@@ -84,8 +84,8 @@ impl Server {
     }
 }
 
-fn about() -> About {
-    About {
+fn about() -> EventSource {
+    EventSource {
         app: &APP,
         reporter: APP.reporter,
         instance: "test".into(),
@@ -102,7 +102,7 @@ const SYNCED: Event = Event {
 };
 
 fn writer(server: &Server) -> Writer {
-    let drops = Arc::new(Drops::new(&Metrics::disconnected(&APP)));
+    let drops = Arc::new(DroppedEvents::new(&Metrics::disconnected(&APP)));
     Writer::new(server.client(), about(), drops)
 }
 

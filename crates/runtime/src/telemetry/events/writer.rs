@@ -30,8 +30,8 @@ use tracing::{Instrument as _, debug, warn};
 
 use super::{
     backlog::{Backlog, PATIENCE, Unwritten},
-    dropped::Drops,
-    event::{About, LONGEST_NAME, Queued, WAITING},
+    dropped::DroppedEvents,
+    event::{EventSource, LONGEST_NAME, Queued, WAITING},
 };
 use crate::{
     api::{
@@ -66,13 +66,13 @@ pub(super) const RETRY_TIMEOUT: Duration = FIRST_TIMEOUT.saturating_mul(PATIENCE
 
 pub(super) struct Writer {
     client: Client,
-    about: About,
+    about: EventSource,
     hasher: RandomState,
     memory: Mutex<Memory>,
     backlog: Backlog,
     /// Events that are in neither the queue nor the backlog: about to be attempted, or being attempted.
     trying: AtomicUsize,
-    drops: Arc<Drops>,
+    drops: Arc<DroppedEvents>,
 }
 
 /// Identity of a series: hash of the object's UID, the event's reason and its note.
@@ -94,7 +94,7 @@ struct Written {
 }
 
 impl Writer {
-    pub(super) fn new(client: Client, about: About, drops: Arc<Drops>) -> Self {
+    pub(super) fn new(client: Client, about: EventSource, drops: Arc<DroppedEvents>) -> Self {
         Self {
             client,
             about,
@@ -153,7 +153,7 @@ impl Writer {
     /// Makes the first attempt and returns the UID of the event's object.
     async fn try_first(&self, queued: Queued) -> Box<str> {
         let uid = queued.uid.clone();
-        if let Some(queued) = self.backlog.behind_others(queued) {
+        if let Some(queued) = self.backlog.push_if_blocked(queued) {
             let since = Instant::now();
             if let Err(failure) = self.write(&queued, FIRST_TIMEOUT).await {
                 self.backlog.put(queued, since, &failure);

@@ -24,7 +24,7 @@ use tracing_subscriber::{
 
 use super::env::Signal;
 use crate::telemetry::{
-    log::log_once::{Causes, Lasting, Repeat},
+    log::log_once::{Lasting, OutageLog, Repeat},
     metrics::{Metrics, table},
 };
 
@@ -210,7 +210,7 @@ impl Visit for Fields {
 struct Outages {
     now: Vec<Outage>,
     /// Causes of partly accepted batches.
-    partly: Causes,
+    partly: OutageLog,
 }
 
 /// An outage of the signals of one collector, which fail for the same causes.

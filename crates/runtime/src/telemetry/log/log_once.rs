@@ -1,9 +1,9 @@
 //! Limits repeated log lines.
 //!
-//! [`LogDeduplication`] limits the lines of objects that fail for the same cause to [`LINES`] per [`PERIOD`]. It counts the
+//! [`LogLimiter`] limits the lines of objects that fail for the same cause to [`LINES`] per [`PERIOD`]. It counts the
 //! rest, and logs the count after the period. A cause is an error's text without the parts that differ between objects.
 //!
-//! [`Causes`] logs each cause of an outage once and repeats it while the outage lasts. The interval starts at one minute and
+//! [`OutageLog`] logs each cause of an outage once and repeats it while the outage lasts. The interval starts at one minute and
 //! doubles up to ten minutes.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
@@ -23,14 +23,14 @@ const CAUSES: usize = 32;
 
 /// Rate limit for the log lines of failing objects.
 #[derive(Default)]
-pub struct LogDeduplication(Mutex<HashMap<String, Cause>>);
+pub struct LogLimiter(Mutex<HashMap<String, Cause>>);
 
 struct Cause {
     since: Instant,
     times: u32,
 }
 
-impl LogDeduplication {
+impl LogLimiter {
     /// Whether to log this failure.
     pub fn should_log(&self, error: &impl Failure) -> bool {
         let (cause, now) = (cause(error), Instant::now());
@@ -132,7 +132,7 @@ impl fmt::Display for Lasting {
 
 /// Causes of one outage that have been logged.
 #[derive(Debug)]
-pub struct Causes {
+pub struct OutageLog {
     /// A failure after this time without one begins another outage.
     quiet: Duration,
     logged: Vec<(String, Repeat)>,
@@ -144,14 +144,14 @@ pub struct Causes {
     last: Option<Instant>,
 }
 
-/// For an outage that lasts until it is [cleared](Causes::clear).
-impl Default for Causes {
+/// For an outage that lasts until it is [cleared](OutageLog::clear).
+impl Default for OutageLog {
     fn default() -> Self {
         Self::new(Duration::MAX)
     }
 }
 
-impl Causes {
+impl OutageLog {
     /// Creates an empty set.
     pub fn new(quiet: Duration) -> Self {
         Self {
@@ -235,7 +235,7 @@ mod tests {
     /// A cause is logged a few times per period, however many objects fail.
     #[tokio::test(start_paused = true)]
     async fn a_thousand_objects_are_a_few_lines() {
-        let repeats = LogDeduplication::default();
+        let repeats = LogLimiter::default();
         let mut logged = 0;
         for _ in 0..10 {
             logged += (0..1000)
@@ -251,7 +251,7 @@ mod tests {
     /// One cause does not hide another. The number of causes is bounded.
     #[tokio::test(start_paused = true)]
     async fn another_cause_is_logged() {
-        let repeats = LogDeduplication::default();
+        let repeats = LogLimiter::default();
         assert_eq!(
             (0..1000)
                 .filter(|number| repeats.should_log(&quota(*number)))
@@ -276,7 +276,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_cause_is_logged_once_in_an_outage() {
         const QUIET: Duration = Duration::from_secs(30);
-        let mut causes = Causes::new(QUIET);
+        let mut causes = OutageLog::new(QUIET);
         assert!(causes.is_quiet() && !causes.is_over());
         for _ in 0..3 {
             assert!(causes.is_new("one") && causes.is_over() && !causes.is_over());
@@ -301,7 +301,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_goes_on_is_logged_again() {
         const STEP: Duration = Duration::from_secs(5);
-        let mut causes = Causes::new(Duration::from_secs(30));
+        let mut causes = OutageLog::new(Duration::from_secs(30));
         let mut logged = Vec::new();
         for step in 0..24 * 60 * 12 {
             if let Some(lasting) = causes.is_due("one") {

@@ -10,7 +10,7 @@
 
 use crate::{
     config::app::App,
-    telemetry::{log::log_once::Causes, state},
+    telemetry::{log::log_once::OutageLog, state},
 };
 use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
@@ -126,7 +126,7 @@ pub struct Auth {
     turns_of_the_known: Semaphore,
     turns_of_peers: Mutex<HashMap<IpAddr, Arc<Semaphore>>>,
     /// Causes of failed reviews, as logged.
-    trouble: Mutex<Causes>,
+    trouble: Mutex<OutageLog>,
 }
 
 impl Auth {

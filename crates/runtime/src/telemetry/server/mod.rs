@@ -48,7 +48,7 @@ use super::{
 };
 use crate::{
     config::{self, app::App},
-    telemetry::{log::log_once::Causes, state::State},
+    telemetry::{log::log_once::OutageLog, state::State},
 };
 
 /// Maximum number of connections per address. A further one ends the oldest connection of the peer with the most. A probe takes
@@ -221,7 +221,7 @@ async fn accept(listener: TcpListener, tls: Option<Certificate>, routes: Routes)
     let (listener, routes) = (Arc::new(listener), Arc::new(routes));
     let mut connections = JoinSet::new();
     let mut by_age: VecDeque<(IpAddr, AbortHandle)> = VecDeque::new();
-    let (spare, mut outage) = (Arc::new(Spare::default()), Causes::new(QUIET));
+    let (spare, mut outage) = (Arc::new(Spare::default()), OutageLog::new(QUIET));
     spare.keep(&listener);
     loop {
         let accepted = listener.accept().await;

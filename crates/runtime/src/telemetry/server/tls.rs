@@ -1,6 +1,6 @@
 //! The certificate for serving metrics. It is read from a directory and reloaded after a rotation, or created for this process.
 
-use crate::{config::app::App, telemetry::log::log_once::Causes};
+use crate::{config::app::App, telemetry::log::log_once::OutageLog};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
@@ -74,7 +74,7 @@ struct Folder {
     /// The files of the current certificate.
     read: Pair,
     /// Causes of failed reloads, as logged.
-    trouble: Causes,
+    trouble: OutageLog,
 }
 
 /// Certificate and key, in PEM.
@@ -92,7 +92,7 @@ impl Tls {
             let read = timeout(READ_TIMEOUT, reading).await;
             let read = read.unwrap_or_else(|_| Err(Error::Hangs(path.clone())))?;
             let acceptor = read.acceptor(&path)?;
-            let trouble = Causes::default();
+            let trouble = OutageLog::default();
             let folder = Folder {
                 path,
                 period,

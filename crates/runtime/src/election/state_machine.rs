@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 pub use super::observed_lease::{ObservedRecord, Record};
-pub use crate::client::fence::ability::Ability;
+pub use crate::client::fence::eligibility::Eligibility;
 
 /// Timing of an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,7 +41,7 @@ pub enum Event {
     /// Time passed.
     Tick,
     /// New ability of this replica. A leader that can do nothing has been drained.
-    Able(Ability),
+    Able(Eligibility),
     /// The watch delivered the Lease, so the watch works. `changed` is the result of [`ObservedRecord::observe`].
     Watched {
         /// Whether the Lease differs from the previous observation.
@@ -115,13 +115,13 @@ pub enum Action {
 
 /// State of one replica that runs for leader.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Elector {
+pub struct ElectionState {
     me: String,
     timing: Timing,
     held: Option<Held>,
     terms: u64,
-    ability: Ability,
-    /// Instant at which the ability became [`Part`](Ability::Part).
+    ability: Eligibility,
+    /// Instant at which the ability became [`Part`](Eligibility::Partial).
     part_since: Duration,
     next_try: Duration,
     /// Start of the last attempt.
@@ -134,7 +134,7 @@ pub struct Elector {
     stopping: bool,
 }
 
-impl Elector {
+impl ElectionState {
     /// Creates an elector called `me`. It has not read the Lease, and can do all its work until the first [`Event::Able`].
     #[must_use]
     pub fn new(me: String, timing: Timing) -> Self {
@@ -143,7 +143,7 @@ impl Elector {
             timing,
             held: None,
             terms: 0,
-            ability: Ability::All,
+            ability: Eligibility::Full,
             part_since: Duration::ZERO,
             next_try: Duration::ZERO,
             tried: Duration::ZERO,
@@ -162,7 +162,7 @@ impl Elector {
 
     /// Returns how much of its work this replica can do.
     #[must_use]
-    pub fn ability(&self) -> Ability {
+    pub fn ability(&self) -> Eligibility {
         self.ability
     }
 
@@ -178,7 +178,7 @@ impl Elector {
             Event::Tick => {}
             Event::Able(ability) => {
                 if ability != self.ability {
-                    let part = ability == Ability::Part;
+                    let part = ability == Eligibility::Partial;
                     self.part_since = if part { now } else { Duration::ZERO };
                 }
                 self.ability = ability;
@@ -211,7 +211,7 @@ impl Elector {
             Event::Stop => self.stopping = true,
             Event::Released => self.may_hold = false,
         }
-        let over = self.stopping || self.ability == Ability::Nothing;
+        let over = self.stopping || self.ability == Eligibility::None;
         self.held.take_if(|held| over || now >= held.deadline);
         self.next(now, lease)
     }
@@ -261,7 +261,7 @@ impl Elector {
     }
 
     fn next(&self, now: Duration, lease: &ObservedRecord) -> Action {
-        if self.stopping || self.ability == Ability::Nothing {
+        if self.stopping || self.ability == Eligibility::None {
             return match (self.may_hold, self.stopping) {
                 (true, _) => Action::Release,
                 (false, true) => Action::Done,
@@ -277,7 +277,7 @@ impl Elector {
             due = due.max(free_at);
         }
         // An attempt on a Lease that is not free takes it from no other replica.
-        if self.ability == Ability::Part && !ours && (self.watching || now >= free_at) {
+        if self.ability == Eligibility::Partial && !ours && (self.watching || now >= free_at) {
             let offered = free_at.max(self.part_since);
             due = due.max(offered.saturating_add(self.timing.yield_delay));
         }

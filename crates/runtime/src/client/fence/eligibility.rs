@@ -4,11 +4,11 @@
 /// Share of the scopes that a replica can serve. A replica that can serve no scope does not run for leader, and releases the
 /// Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Ability {
+pub enum Eligibility {
     /// No scope can be served.
-    Nothing,
+    None,
     /// Some scopes can be served. A replica that can serve all scopes has precedence as leader.
-    Part,
+    Partial,
     /// Every scope can be served.
-    All,
+    Full,
 }

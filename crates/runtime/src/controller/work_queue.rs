@@ -22,13 +22,13 @@ const OVERTAKEN: u32 = 10;
 
 /// Queue of a term with the triggers and failures of its keys; clones share it.
 #[derive(Clone)]
-pub(crate) struct Agenda {
+pub(crate) struct WorkQueue {
     pub queue: Queue<Key>,
     pub triggers: Arc<Triggers>,
     pub failures: Arc<Failures>,
 }
 
-impl Agenda {
+impl WorkQueue {
     pub fn new(queue: Queue<Key>) -> Self {
         Self {
             queue,
@@ -48,17 +48,17 @@ impl Agenda {
     /// If the object is failing, its own reconcile may have caused the change. Such changes bypass the retry backoff at most
     /// [`OVERTAKEN`] times in a row. Otherwise an object whose error message differs each time would be retried without delay.
     /// The limit applies to all clients, so the cause of a change need not be known.
-    pub fn changed_by_the_way(&self, key: Key, kind: &'static str) {
-        if !self.failures.hold_back(&key) {
+    pub fn enqueue_status_change(&self, key: Key, kind: &'static str) {
+        if !self.failures.defer_to_retry(&key) {
             self.changed(key, kind);
         }
     }
 
     /// Enqueues a failing object whose labels or annotations changed: a user may have removed the cause of the failure. The
-    /// limit on [status changes](Self::changed_by_the_way) applies.
+    /// limit on [status changes](Self::enqueue_status_change) applies.
     pub fn touched(&self, key: Key, kind: &'static str) {
         if self.failures.has_failed(&key) {
-            self.changed_by_the_way(key, kind);
+            self.enqueue_status_change(key, kind);
         }
     }
 
@@ -165,7 +165,7 @@ struct Changes {
 
 impl Changes {
     /// Whether such a change waits for the retry.
-    fn are_held_back(&self) -> bool {
+    fn are_deferred(&self) -> bool {
         self.is_told && self.tries >= OVERTAKEN
     }
 }
@@ -177,12 +177,12 @@ struct Why {
 }
 
 impl Failures {
-    /// Records a failed attempt that will be retried. Returns true if a change was [deferred](Self::hold_back) to a retry with
+    /// Records a failed attempt that will be retried. Returns true if a change was [deferred](Self::defer_to_retry) to a retry with
     /// backoff, and this retry has none: the caller must enqueue the object.
     #[must_use]
     pub fn note(&self, key: &Key, failed: &Failed) -> bool {
         let mut failing = self.0.lock();
-        let mut was_held_back = false;
+        let mut was_deferred = false;
         if failed.retry().is_failure() {
             let changes = failing.changes.entry(key.clone()).or_default();
             let is_told = std::mem::take(&mut changes.is_told);
@@ -193,7 +193,7 @@ impl Failures {
             };
         } else {
             let changes = failing.changes.remove(key);
-            was_held_back = changes.is_some_and(|changes| changes.are_held_back());
+            was_deferred = changes.is_some_and(|changes| changes.are_deferred());
         }
         if failing.known.len() < state::MOST || failing.known.contains_key(key) {
             let why = Why {
@@ -205,7 +205,7 @@ impl Failures {
         } else {
             failing.others.insert(key.clone());
         }
-        was_held_back
+        was_deferred
     }
 
     /// Whether the last attempt was a failure. Conflicts and postponed writes are not failures.
@@ -215,15 +215,15 @@ impl Failures {
 
     /// Records a change that left the spec as it was. Returns whether it is deferred to the retry. If that retry does not come,
     /// [`forget`](Self::forget) or [`note`](Self::note) returns true.
-    pub fn hold_back(&self, key: &Key) -> bool {
+    pub fn defer_to_retry(&self, key: &Key) -> bool {
         let mut failing = self.0.lock();
         failing.changes.get_mut(key).is_some_and(|changes| {
             changes.is_told = true;
-            changes.are_held_back()
+            changes.are_deferred()
         })
     }
 
-    /// Removes an object that has succeeded or is not retried. Returns true if a change was [deferred](Self::hold_back): the
+    /// Removes an object that has succeeded or is not retried. Returns true if a change was [deferred](Self::defer_to_retry): the
     /// caller must enqueue the object.
     #[must_use]
     pub fn forget(&self, key: &Key) -> bool {
@@ -232,7 +232,7 @@ impl Failures {
             failing.others.remove(key);
         }
         let changes = failing.changes.remove(key);
-        changes.is_some_and(|changes| changes.are_held_back())
+        changes.is_some_and(|changes| changes.are_deferred())
     }
 }
 
@@ -249,8 +249,8 @@ mod tests {
         testing::fixtures::{Parent, TestError as Error},
     };
 
-    fn agenda() -> Agenda {
-        Agenda::new(Queue::new(
+    fn work_queue() -> WorkQueue {
+        WorkQueue::new(Queue::new(
             &Config::shipped(&APP).backoff,
             2,
             Key::namespace,
@@ -260,17 +260,17 @@ mod tests {
     /// All failing objects are counted, but `/debug/state` shows a limited number.
     #[tokio::test(start_paused = true)]
     async fn what_is_shown_of_failures_is_bounded() {
-        let agenda = agenda();
+        let work_queue = work_queue();
         let failed = Failed::of(&Parent::KIND, &Error::Transient("long ".repeat(1000)));
         let keys: Vec<_> = (0..1000)
             .map(|number| Key::new("n", &format!("{number:03}")))
             .collect();
         for _ in 0..2 {
             for key in &keys {
-                assert!(!agenda.failures.note(key, &failed));
+                assert!(!work_queue.failures.note(key, &failed));
             }
         }
-        let state = agenda.state();
+        let state = work_queue.state();
         assert_eq!(
             (state.failing.total, state.failing.objects.len()),
             (1000, state::MOST)
@@ -278,35 +278,35 @@ mod tests {
         let text = serde_json::to_string(&state).unwrap_or_default();
         assert!(text.len() < 100_000, "{}", text.len());
         for key in &keys[..500] {
-            assert!(!agenda.failures.forget(key));
+            assert!(!work_queue.failures.forget(key));
         }
-        assert_eq!(agenda.failing().total, 500);
+        assert_eq!(work_queue.failing().total, 500);
         // A removed object makes room for another.
-        assert!(!agenda.failures.note(&keys[500], &failed));
-        let state = agenda.failing();
+        assert!(!work_queue.failures.note(&keys[500], &failed));
+        let state = work_queue.failing();
         assert_eq!((state.total, &*state.objects[0].name), (500, "500"));
     }
 
     /// `/debug/state` shows the attempts of the queue and the time until the retry.
     #[tokio::test(start_paused = true)]
     async fn a_failing_object_is_shown_with_its_retry() {
-        let agenda = agenda();
+        let work_queue = work_queue();
         let key = Key::new("n", "a");
-        agenda.queue.add(key.clone(), Lane::Event);
-        assert_eq!(agenda.state().waiting.event, 1);
-        let Some(item) = agenda.queue.get().await else {
+        work_queue.queue.add(key.clone(), Lane::Event);
+        assert_eq!(work_queue.state().waiting.event, 1);
+        let Some(item) = work_queue.queue.get().await else {
             return;
         };
         tokio::time::sleep(Duration::from_secs(3)).await;
-        let state = agenda.state();
+        let state = work_queue.state();
         assert_eq!(
             (state.in_work.total, state.in_work.objects[0].seconds),
             (1, 3.)
         );
         let failed = Failed::of(&Parent::KIND, &Error::Rejected("no".into()));
-        assert!(!agenda.failures.note(&key, &failed));
+        assert!(!work_queue.failures.note(&key, &failed));
         item.add_rate_limited_after(Duration::from_secs(7));
-        let state = agenda.state();
+        let state = work_queue.state();
         assert_eq!((state.delayed, state.in_work.total), (1, 0));
         let shown = &state.failing.objects[0];
         assert_eq!((shown.attempts, shown.retry_in_seconds), (1, Some(7.)));
@@ -318,23 +318,23 @@ mod tests {
     /// success. An attempt without a change resets the limit.
     #[tokio::test(start_paused = true)]
     async fn q3c_status_changes_bypass_the_delay_a_few_times() {
-        let agenda = agenda();
+        let work_queue = work_queue();
         let key = Key::new("n", "a");
         let told = || {
             for _ in 0..3 {
-                agenda.changed_by_the_way(key.clone(), Parent::KIND.kind);
+                work_queue.enqueue_status_change(key.clone(), Parent::KIND.kind);
             }
-            agenda.queue.stats().depth == [1, 0, 0]
+            work_queue.queue.stats().depth == [1, 0, 0]
         };
         let fail = async |is_told: bool, error| {
-            let item = agenda.queue.get().await.unwrap();
+            let item = work_queue.queue.get().await.unwrap();
             if is_told {
                 told();
             }
             let failed = Failed::of(&Parent::KIND, &error);
-            let was_held_back = agenda.failures.note(&key, &failed);
+            let was_deferred = work_queue.failures.note(&key, &failed);
             item.add_rate_limited_after(Duration::ZERO);
-            was_held_back
+            was_deferred
         };
         let rejected = || Error::Rejected("no".into());
         assert!(told(), "it does not fail");
@@ -362,39 +362,39 @@ mod tests {
             assert!(told());
             assert!(!fail(true, Error::Conflict).await);
         }
-        let item = agenda.queue.get().await.unwrap();
-        assert!(!agenda.failures.forget(&key));
+        let item = work_queue.queue.get().await.unwrap();
+        assert!(!work_queue.failures.forget(&key));
         item.forget();
     }
 
     /// A new annotation enqueues a failing object at most ten times in a row, and no other object.
     #[tokio::test(start_paused = true)]
     async fn q3c_annotation_bypasses_the_delay() {
-        let agenda = agenda();
+        let work_queue = work_queue();
         let key = Key::new("n", "a");
         let touched = || {
-            agenda.touched(key.clone(), Parent::KIND.kind);
-            agenda.queue.stats().depth == [1, 0, 0]
+            work_queue.touched(key.clone(), Parent::KIND.kind);
+            work_queue.queue.stats().depth == [1, 0, 0]
         };
         assert!(!touched(), "it does not fail");
-        agenda.changed(key.clone(), Parent::KIND.kind);
+        work_queue.changed(key.clone(), Parent::KIND.kind);
         for tries in 0..OVERTAKEN + 2 {
-            let item = agenda.queue.get().await.unwrap();
+            let item = work_queue.queue.get().await.unwrap();
             let rejected = Failed::of(&Parent::KIND, &Error::Rejected("no".into()));
-            assert!(!agenda.failures.note(&key, &rejected));
+            assert!(!work_queue.failures.note(&key, &rejected));
             item.add_rate_limited_after(Duration::ZERO);
             assert_eq!(touched(), tries < OVERTAKEN, "{tries}");
         }
         // A retry without a change before it resets the limit.
         for _ in 0..2 {
-            let item = agenda.queue.get().await.unwrap();
+            let item = work_queue.queue.get().await.unwrap();
             let rejected = Failed::of(&Parent::KIND, &Error::Rejected("no".into()));
-            assert!(!agenda.failures.note(&key, &rejected));
+            assert!(!work_queue.failures.note(&key, &rejected));
             item.add_rate_limited_after(Duration::ZERO);
         }
         assert!(touched());
-        let item = agenda.queue.get().await.unwrap();
-        assert!(!agenda.failures.forget(&key));
+        let item = work_queue.queue.get().await.unwrap();
+        assert!(!work_queue.failures.forget(&key));
         item.forget();
         assert!(!touched());
     }

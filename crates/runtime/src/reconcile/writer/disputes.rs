@@ -57,7 +57,7 @@ const UNKNOWN: &str = ".unknown";
 
 /// Recent writes, and the disputes among them.
 #[derive(Default)]
-pub struct Corrections {
+pub struct DisputeTracker {
     hasher: RandomState,
     entries: Mutex<Entries>,
 }
@@ -112,19 +112,19 @@ impl Counts {
 
 /// Owner of a write: the reconciled object. A dispute belongs to one owner, and ends with a new generation of the owner.
 #[derive(Clone, Copy, Debug)]
-pub struct WantedBy<'a> {
+pub struct Requester<'a> {
     pub uid: &'a str,
     pub generation: i64,
 }
 
 /// Desired state of a written object.
 #[derive(Clone, Copy, Debug)]
-pub enum Asked<'a> {
+pub enum Desired<'a> {
     /// The object has these fields.
     Fields(&'a Value),
     /// The object exists, or does not. The number is a fingerprint of the objects that the reconciled object refers to.
-    There(u64),
-    Gone(u64),
+    Present(u64),
+    Absent(u64),
 }
 
 /// Fingerprints of a field's path and of its value.
@@ -166,10 +166,10 @@ impl Entry {
     ///
     /// It is one if another client has changed the object since the last write. It is also one if it creates the object soon
     /// after its deletion here, or the reverse.
-    fn is_corrected(&self, asked: Asked<'_>, fields: &[Field], found: u64) -> bool {
+    fn is_corrected(&self, asked: Desired<'_>, fields: &[Field], found: u64) -> bool {
         let is_undone = match asked {
-            Asked::There(_) if self.deleted => self.last.elapsed() < SOON,
-            Asked::Gone(_) if !self.deleted => self.last.elapsed() < SOON,
+            Desired::Present(_) if self.deleted => self.last.elapsed() < SOON,
+            Desired::Absent(_) if !self.deleted => self.last.elapsed() < SOON,
             _ => self.left != found,
         };
         is_undone && fields.iter().all(|field| self.asked.contains(field))
@@ -191,14 +191,14 @@ pub struct Wait {
     pub is_first: bool,
 }
 
-impl Corrections {
+impl DisputeTracker {
     /// Returns the delay of a write for the owner `by`, if it has to wait. `found` is the object's current state.
     #[must_use]
     pub fn wait(
         &self,
         key: &Key,
-        by: WantedBy<'_>,
-        asked: Asked<'_>,
+        by: Requester<'_>,
+        asked: Desired<'_>,
         found: impl Hash,
     ) -> Option<Wait> {
         let mut entries = self.entries.lock();
@@ -228,8 +228,8 @@ impl Corrections {
     pub fn record(
         &self,
         key: &Key,
-        by: WantedBy<'_>,
-        asked: Asked<'_>,
+        by: Requester<'_>,
+        asked: Desired<'_>,
         found: impl Hash,
         left: impl Hash,
         exists: impl Fn(&Key) -> bool,
@@ -242,8 +242,8 @@ impl Corrections {
     pub fn record_unknown(
         &self,
         key: &Key,
-        by: WantedBy<'_>,
-        asked: Asked<'_>,
+        by: Requester<'_>,
+        asked: Desired<'_>,
         found: impl Hash,
         exists: impl Fn(&Key) -> bool,
     ) {
@@ -253,8 +253,8 @@ impl Corrections {
     fn note(
         &self,
         key: &Key,
-        by: WantedBy<'_>,
-        asked: Asked<'_>,
+        by: Requester<'_>,
+        asked: Desired<'_>,
         found: u64,
         left: Option<u64>,
         exists: impl Fn(&Key) -> bool,
@@ -304,7 +304,7 @@ impl Corrections {
         let left = left.unwrap_or_else(|| self.hasher.hash_one(UNKNOWN));
         let mut earlier = before.map_or_else(Vec::new, |entry| entry.asked);
         earlier.retain(|(path, _)| fields.iter().all(|(new, _)| new != path));
-        if matches!(asked, Asked::Gone(_)) {
+        if matches!(asked, Desired::Absent(_)) {
             // The other fields are deleted with the object. Only its re-creation can be a correction.
             let there = self.hasher.hash_one(THERE);
             earlier.retain(|(path, _)| *path == there);
@@ -315,7 +315,7 @@ impl Corrections {
             key: key.clone(),
             generation: by.generation,
             asked: fields,
-            deleted: matches!(asked, Asked::Gone(_)),
+            deleted: matches!(asked, Desired::Absent(_)),
             left,
             counted,
             times,
@@ -326,20 +326,20 @@ impl Corrections {
         entries.by_pair.insert(pair, entry);
     }
 
-    fn pair(&self, key: &Key, by: WantedBy<'_>) -> u64 {
+    fn pair(&self, key: &Key, by: Requester<'_>) -> u64 {
         self.hasher.hash_one((key, by.uid))
     }
 
     /// Returns the fingerprints of the desired fields. If there are more than `FIELDS`, they get a single fingerprint.
-    fn fingerprints(&self, asked: Asked<'_>) -> Vec<Field> {
+    fn fingerprints(&self, asked: Desired<'_>) -> Vec<Field> {
         let print = |(path, value): (String, &Value)| {
             let value = self.hasher.hash_one(value.to_string());
             (self.hasher.hash_one(path), value)
         };
         let patch = match asked {
-            Asked::There(inputs) => return vec![(self.hasher.hash_one(THERE), inputs)],
-            Asked::Gone(inputs) => return vec![(self.hasher.hash_one(GONE), inputs)],
-            Asked::Fields(patch) => patch,
+            Desired::Present(inputs) => return vec![(self.hasher.hash_one(THERE), inputs)],
+            Desired::Absent(inputs) => return vec![(self.hasher.hash_one(GONE), inputs)],
+            Desired::Fields(patch) => patch,
         };
         let fields = fields(patch);
         if fields.len() > FIELDS {
@@ -375,27 +375,27 @@ mod tests {
 
     use super::*;
 
-    fn of(generation: i64) -> WantedBy<'static> {
-        WantedBy {
+    fn of(generation: i64) -> Requester<'static> {
+        Requester {
             uid: "a",
             generation,
         }
     }
 
     /// Reverts each correction immediately, for this `time`. Returns the number of corrections, and of reported disputes.
-    async fn count(corrections: &Corrections, generation: i64, time: Duration) -> (u32, u32) {
+    async fn count(corrections: &DisputeTracker, generation: i64, time: Duration) -> (u32, u32) {
         let key = Key::new("n", "d");
         let (end, mut count, mut told) = (Instant::now() + time, 0, 0);
         corrections.record(
             &key,
             of(generation),
-            Asked::There(0),
+            Desired::Present(0),
             "theirs",
             "ours",
             |_| true,
         );
         loop {
-            let wait = corrections.wait(&key, of(generation), Asked::There(0), "theirs");
+            let wait = corrections.wait(&key, of(generation), Desired::Present(0), "theirs");
             told += u32::from(wait.is_some_and(|wait| wait.is_first));
             let time = wait.map_or(Duration::ZERO, |wait| wait.time);
             sleep(time.max(Duration::from_millis(10))).await;
@@ -405,7 +405,7 @@ mod tests {
             corrections.record(
                 &key,
                 of(generation),
-                Asked::There(0),
+                Desired::Present(0),
                 "theirs",
                 "ours",
                 |_| true,
@@ -416,7 +416,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn r6b_first_corrections_are_immediate_and_later_ones_delayed() {
-        let (second, corrections) = (Duration::from_secs(1), Corrections::default());
+        let (second, corrections) = (Duration::from_secs(1), DisputeTracker::default());
         assert_eq!(count(&corrections, 1, second).await, (AT_ONCE, 1));
         // The next delays are 2, 4, … s.
         for (minutes, most) in [(1, 6), (60, 16)] {
@@ -434,8 +434,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_known_again_is_not_what_was_unknown() {
         for failed in [u32::from(OFTEN), 20, 100] {
-            let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
-            let asked = Asked::There(0);
+            let (corrections, key) = (DisputeTracker::default(), Key::new("n", "d"));
+            let asked = Desired::Present(0);
             for _ in 0..failed {
                 corrections.record_unknown(&key, of(1), asked, "theirs", |_| true);
             }
@@ -453,7 +453,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_is_left_alone_for_a_while_is_corrected_at_once_again() {
-        let corrections = Corrections::default();
+        let corrections = DisputeTracker::default();
         for _ in 0..2 {
             let second = Duration::from_secs(1);
             assert_eq!(count(&corrections, 1, second).await, (AT_ONCE, 1));
@@ -463,10 +463,10 @@ mod tests {
         let key = Key::new("n", "e");
         for _ in 0..100 {
             assert_eq!(
-                corrections.wait(&key, of(1), Asked::There(0), "theirs"),
+                corrections.wait(&key, of(1), Desired::Present(0), "theirs"),
                 None
             );
-            corrections.record(&key, of(1), Asked::There(0), "theirs", "ours", |_| true);
+            corrections.record(&key, of(1), Desired::Present(0), "theirs", "ours", |_| true);
             advance(OVER + Duration::from_secs(1)).await;
         }
     }
@@ -485,9 +485,10 @@ mod tests {
             (100, 600),
         ] {
             for (alone, at_once) in [(seconds(quiet - 1), false), (seconds(quiet + 1), true)] {
-                let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
+                let (corrections, key) = (DisputeTracker::default(), Key::new("n", "d"));
                 for _ in 0..=corrections_made {
-                    corrections.record(&key, of(1), Asked::There(0), "theirs", "ours", |_| true);
+                    corrections
+                        .record(&key, of(1), Desired::Present(0), "theirs", "ours", |_| true);
                 }
                 advance(alone).await;
                 let (times, told) = count(&corrections, 1, Duration::from_millis(900)).await;
@@ -501,20 +502,20 @@ mod tests {
         }
     }
 
-    /// Values for `Asked::There` and `Asked::Gone`.
+    /// Values for `Desired::Present` and `Desired::Absent`.
     const THERE: Value = Value::Bool(true);
     const GONE: Value = Value::Bool(false);
 
     /// Returns whether any of 1,000 writes has to wait. Each finds the object in the state `found`. They are half a second
     /// apart.
     async fn waits(asked: impl Fn(u32) -> Value, found: impl Fn(u32) -> u32) -> bool {
-        let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
+        let (corrections, key) = (DisputeTracker::default(), Key::new("n", "d"));
         for number in 0..1000 {
             let asked = asked(number);
             let asked = match asked {
-                Value::Bool(true) => Asked::There(0),
-                Value::Bool(false) => Asked::Gone(0),
-                ref patch => Asked::Fields(patch),
+                Value::Bool(true) => Desired::Present(0),
+                Value::Bool(false) => Desired::Absent(0),
+                ref patch => Desired::Fields(patch),
             };
             if corrections
                 .wait(&key, of(1), asked, found(number))
@@ -562,24 +563,24 @@ mod tests {
             assert!(waits(one_by_one, found).await, "and changed between");
         }
         // Slow alternation, such as a task that is run repeatedly.
-        let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
+        let (corrections, key) = (DisputeTracker::default(), Key::new("n", "d"));
         for number in 0..1000 {
             let asked = if number % 2 == 0 {
-                Asked::There
+                Desired::Present
             } else {
-                Asked::Gone
+                Desired::Absent
             }(0);
             assert_eq!(corrections.wait(&key, of(1), asked, number), None);
             corrections.record(&key, of(1), asked, number, number + 1, |_| true);
             advance(SOON).await;
         }
         // Changes of the referenced objects cause each write.
-        let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
+        let (corrections, key) = (DisputeTracker::default(), Key::new("n", "d"));
         for number in 0..1000 {
             let asked = if number % 2 == 0 {
-                Asked::There
+                Desired::Present
             } else {
-                Asked::Gone
+                Desired::Absent
             }(number);
             assert_eq!(corrections.wait(&key, of(1), asked, number), None);
             corrections.record(&key, of(1), asked, number, number + 1, |_| true);
@@ -589,12 +590,12 @@ mod tests {
     /// Two owners specify one object, and another client deletes it after each creation.
     #[tokio::test(start_paused = true)]
     async fn r6b_corrections_for_several_owners_are_delayed() {
-        let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
+        let (corrections, key) = (DisputeTracker::default(), Key::new("n", "d"));
         let mut made = 0;
         for number in 0..1000 {
             let uid = ["a", "b"][number % 2];
-            let by = WantedBy { uid, generation: 1 };
-            let asked = Asked::There(0);
+            let by = Requester { uid, generation: 1 };
+            let asked = Desired::Present(0);
             if corrections.wait(&key, by, asked, 0).is_none() {
                 corrections.record(&key, by, asked, 0, number, |_| false);
                 made += 1;
@@ -632,13 +633,13 @@ mod tests {
 
     #[test]
     fn no_more_than_some_fields_are_remembered() {
-        let (corrections, key) = (Corrections::default(), Key::new("n", "d"));
+        let (corrections, key) = (DisputeTracker::default(), Key::new("n", "d"));
         for number in 0..1000 {
             let asked = json!({ "data": { (number.to_string()): 1 } });
             corrections.record(
                 &key,
                 of(1),
-                Asked::Fields(&asked),
+                Desired::Fields(&asked),
                 number,
                 number + 1,
                 |_| true,
@@ -655,15 +656,15 @@ mod tests {
     /// Disputes about 50,000 objects at a time are all recognized. An upgrade of a webhook may cause them.
     #[tokio::test(start_paused = true)]
     async fn who_undoes_everything_is_answered_ever_more_slowly() {
-        let corrections = Corrections::default();
+        let corrections = DisputeTracker::default();
         let keys: Vec<_> = (0..50_000).map(|n| Key::new("n", &n.to_string())).collect();
         for round in 0..12 {
             let written = keys.iter().filter(|key| {
                 let is_written = corrections
-                    .wait(key, of(1), Asked::There(0), "theirs")
+                    .wait(key, of(1), Desired::Present(0), "theirs")
                     .is_none();
                 if is_written {
-                    corrections.record(key, of(1), Asked::There(0), "theirs", "ours", |_| true);
+                    corrections.record(key, of(1), Desired::Present(0), "theirs", "ours", |_| true);
                 }
                 is_written
             });
@@ -675,14 +676,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_memory_is_bounded_by_what_is_written_and_corrected_of_late() {
-        let corrections = Corrections::default();
+        let corrections = DisputeTracker::default();
         let write = |number: u32| {
             let young = |key: &Key| {
                 let born: u32 = key.name().parse().unwrap_or(0);
                 number.saturating_sub(born) < 1000
             };
             let key = Key::new("n", &number.to_string());
-            corrections.record(&key, of(1), Asked::There(0), "theirs", "ours", young);
+            corrections.record(&key, of(1), Desired::Present(0), "theirs", "ours", young);
             let entries = corrections.entries.lock();
             let counts = entries.counts.late.len() + entries.counts.earlier.len();
             (entries.by_pair.len(), counts)
