@@ -1078,7 +1078,7 @@ async fn memory_is_enough_for_the_foos_that_are_documented() {
         "the rule beside it: {limit}"
     );
     let readme = docs::document("README.md");
-    let mut figures = readme.section("What it costs").text.lines();
+    let mut figures = readme.section("Costs").text.lines();
     let row = figures.find(|row| row.starts_with("| resident memory: "));
     let row = row.unwrap().trim_end_matches(" |");
     assert!(row.contains("; 100,000 Foos and their Deployments | "));

@@ -731,7 +731,7 @@ async fn a_running_pod_takes_over_a_changed_log_level() {
     assert_invariants();
 }
 
-/// docs/operations.md, "What doctor finds": inside a pod, `doctor` reports the state of that pod, even if other clients may not
+/// docs/operations.md, "Findings of doctor": inside a pod, `doctor` reports the state of that pod, even if other clients may not
 /// read it.
 #[tokio::test]
 #[ignore = "make e2e"]

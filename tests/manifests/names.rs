@@ -73,8 +73,7 @@ async fn every_reference_follows_the_names_of_an_overlay() {
                 for (place, text) in texts(object, String::new()) {
                     let is_prometheus =
                         id.contains("metrics-reader") && place.starts_with("/subjects");
-                    // For an alert about series that never existed: docs/operations.md, "Which Prometheus evaluates the
-                    // alerts".
+                    // For an alert about series that never existed: docs/operations.md, "Prometheus setups".
                     let is_expression =
                         id.starts_with("PrometheusRule ") && place.ends_with("/expr");
                     assert!(

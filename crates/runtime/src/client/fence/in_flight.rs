@@ -4,7 +4,7 @@
 //! the request: by then the API server has dropped it.
 //!
 //! Exception: an API server that was frozen counts from its thaw, and may then carry out a write that this module no longer
-//! tracks. The consequences are in docs/design.md, "What it does not cover".
+//! tracks. The consequences are in docs/design.md, "Limits".
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
