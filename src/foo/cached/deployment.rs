@@ -123,7 +123,7 @@ impl Deployment {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(default)]
 pub struct Labels {
-    /// `app`: always `nginx`.
+    /// `app`: the same for all Deployments of the controller.
     pub app: Option<Box<str>>,
     /// `controller`: the Foo's name.
     pub controller: Option<Box<str>>,
