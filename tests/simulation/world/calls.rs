@@ -243,15 +243,14 @@ impl World {
             self.put(who, arriving.sent.id, time + SHORTEST, reset);
             return;
         }
-        let limit = limit(&arriving.sent.path);
         if let Some(Happens::Hangs(by)) = arriving.happens
             && !arriving.held
         {
             self.trace.calls[call].felt = true;
             arriving.held = true;
+            let held = by.min(limit(&arriving.sent.path));
             let count = self.number();
-            self.arrivals
-                .insert((time + by.min(limit), count), arriving);
+            self.arrivals.insert((time + held, count), arriving);
             return;
         }
         let is_felt = matches!(
@@ -270,7 +269,7 @@ impl World {
                 }
                 status(code, retry_after)
             }
-            Some(Happens::Hangs(by)) if by >= limit => timed_out(),
+            Some(Happens::Hangs(by)) if by >= limit(&arriving.sent.path) => timed_out(),
             _ => self.carry_out(time, &arriving),
         };
         if let Some(Happens::CrashAt(then)) = arriving.happens {

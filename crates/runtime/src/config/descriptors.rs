@@ -51,46 +51,29 @@ fn watches(limit: usize) -> usize {
     connections - REQUESTS.min(connections / 2)
 }
 
-/// Watches that a replica needs, and how many of its namespaces get theirs.
-pub(crate) struct Fit {
-    pub limit: usize,
-    pub namespaces: usize,
-    /// One watch for each namespace and resource type.
-    pub needed: usize,
-    /// The first ones of the configuration; at least one.
-    pub served: usize,
+/// Returns the number of namespaces that can be watched for `kinds` resource types, at least one.
+pub(crate) fn fit(limit: usize, kinds: usize) -> usize {
+    (watches(limit) / kinds.max(1)).max(1)
 }
 
-impl Fit {
-    /// `limit` is the number of descriptors that the process may open.
-    pub fn new(limit: usize, namespaces: usize, kinds: usize) -> Self {
-        let fit = (watches(limit) / kinds.max(1)).max(1);
-        Self {
-            limit,
-            namespaces,
-            needed: namespaces * kinds,
-            served: fit.min(namespaces),
-        }
-    }
-
-    /// Describes the namespaces that are not served, and the remedy. `None` if all are.
-    pub fn shortage(&self, namespaces: &[Option<String>]) -> Option<String> {
-        let Some(Some(first)) = namespaces.get(self.served) else {
-            return None;
-        };
-        let Self {
-            limit,
-            namespaces,
-            needed,
-            served,
-        } = self;
-        Some(format!(
-            "{namespaces} namespaces need {needed} connections, and this process may open {limit} files: the last {} of the \
-             namespaces, from {first} on, are not served; raise the hard limit (LimitNOFILE of the container runtime, \
-             ulimit -Hn), or watch all namespaces",
-            namespaces - served,
-        ))
-    }
+/// Describes the namespaces that do not [fit](fit), and the remedy. `None` if all fit.
+pub(crate) fn shortage(
+    limit: usize,
+    namespaces: &[Option<String>],
+    kinds: usize,
+) -> Option<String> {
+    let fit = fit(limit, kinds);
+    let Some(Some(first)) = namespaces.get(fit) else {
+        return None;
+    };
+    let all = namespaces.len();
+    Some(format!(
+        "{all} namespaces need {} connections, and this process may open {limit} files: the last {} of the namespaces, \
+         from {first} on, are not served; raise the hard limit (LimitNOFILE of the container runtime, ulimit -Hn), or \
+         watch all namespaces",
+        all * kinds,
+        all - fit,
+    ))
 }
 
 /// Limits of one client's connections.

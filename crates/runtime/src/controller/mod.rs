@@ -293,12 +293,12 @@ impl<R: Reconciler> Controller<R> {
         let supervise = Arc::clone(&scopes).supervise();
         tasks.spawn(supervise.map(|()| "the supervision of namespaces".into()));
         let kinds = informers.iter().count();
-        let fit = descriptors::Fit::new(host.descriptors, namespaces.len(), kinds);
-        if let Some(shortage) = fit.shortage(&namespaces) {
+        let fit = descriptors::fit(host.descriptors, kinds);
+        if let Some(shortage) = descriptors::shortage(host.descriptors, &namespaces, kinds) {
             warn!("{shortage}");
         }
         for (scope, namespace) in namespaces.into_iter().enumerate() {
-            if scope >= fit.served {
+            if scope >= fit {
                 let status = scopes.informer(scope, 0);
                 let place = NamespaceName(namespace.as_deref());
                 let text = format!("too few file descriptors to watch {place}");

@@ -103,11 +103,10 @@ pub async fn examine<R: Reconciler>(
     let mut builder = Builder::new(Arc::new(shared), namespaces.clone(), &metrics);
     drop(build(&mut builder));
     let (_, informers, needs) = builder.finish();
-    let watches =
-        descriptors::Fit::new(host.descriptors, namespaces.len(), informers.iter().count());
-    let watches = match watches.shortage(&namespaces) {
+    let kinds = informers.iter().count();
+    let watches = match descriptors::shortage(host.descriptors, &namespaces, kinds) {
         Some(shortage) => warning(shortage),
-        None => ok(format!("enough for {} watches", watches.needed)),
+        None => ok(format!("enough for {} watches", namespaces.len() * kinds)),
     };
     let named = config.leader_election.lease_namespace.clone();
     let doctor = Doctor {
