@@ -55,7 +55,7 @@ pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
     /// a status.
     ///
     /// While the hash stays the same, a patch without effect is not sent again. For the reconciled type,
-    /// [`confirm`](crate::Writer::confirm) also compares it, in addition to the UID, generation and deletion.
+    /// [`verify_current`](crate::Writer::verify_current) also compares it, in addition to the UID, generation and deletion.
     fn content(&self, state: &mut impl Hasher);
     /// Returns whether `new` differs from `old` only by the progress of an unfinished rollout. Such changes enqueue at a slower
     /// pace.

@@ -324,7 +324,7 @@ mod tests {
         assert!(none.spec.is_err());
     }
 
-    /// An etcd restore sets generations back, so [`confirm`](crate::Writer::confirm) compares the desired state.
+    /// An etcd restore sets generations back, so [`verify_current`](crate::Writer::verify_current) compares the desired state.
     #[test]
     fn another_spec_of_the_same_generation_is_another_content() {
         let content = |of: &str, generation: i64| {

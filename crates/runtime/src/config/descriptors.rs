@@ -56,7 +56,7 @@ pub(crate) fn fit(limit: usize, kinds: usize) -> usize {
     (watches(limit) / kinds.max(1)).max(1)
 }
 
-/// Describes the namespaces that do not [fit](fit), and the remedy. `None` if all fit.
+/// Describes the namespaces that do not fit, and the remedy. `None` if all fit.
 pub(crate) fn shortage(
     limit: usize,
     namespaces: &[Option<String>],
