@@ -54,11 +54,19 @@ impl Reconciler for FooReconciler {
             trace::decided("nothing: the Foo is gone");
             return Ok(Action::Done); // The garbage collector deletes the Deployment.
         }
-        let (deployed, result) = self.deploy(cx, foo).await;
-        let error = result.as_ref().err();
+        let (mut deployed, mut result) = match self.apply(cx, foo).await {
+            Ok(deployed) => (Some(deployed), Ok(())),
+            Err(error) => (None, Err(error)),
+        };
+        let scaled = self.scale_earlier(cx, foo, &mut deployed, result.as_ref().err());
+        let scaled = scaled.await;
+        if let (Some(new), Ok(())) = (&mut deployed, &scaled) {
+            result = self.delete_superseded(cx, foo, new).await;
+        }
+        let error = result.as_ref().err().or(scaled.as_ref().err());
         let reported = self.report(cx, foo, deployed.as_ref(), error).await;
         self.wake(cx);
-        merge_results(result, reported)
+        merge_results(merge_results(result, scaled), reported)
     }
 
     fn is_up_to_date(&self, cx: &Context<'_, Foo>, foo: &Snapshot<Foo>) -> bool {
@@ -94,45 +102,43 @@ impl FooReconciler {
         }
     }
 
-    /// Applies the specified Deployment. Then scales the Deployment of an earlier name, or deletes it once the specified one is
-    /// complete.
-    async fn deploy(
+    /// Scales the Deployment of an earlier name while it serves in place of the specified one.
+    async fn scale_earlier(
         &self,
         cx: &Context<'_, Foo>,
         foo: &Snapshot<Foo>,
-    ) -> (Option<DeploymentState>, Result<(), Error>) {
+        deployed: &mut Option<DeploymentState>,
+        error: Option<&Error>,
+    ) -> Result<(), Error> {
         let (key, view) = (cx.key(), &*foo.view);
-        let (mut deployed, mut result) = match self.apply(cx, foo).await {
-            Ok(deployed) => (Some(deployed), Ok(())),
-            Err(error) => (None, Err(error)),
+        let Some((desired, actual)) = self.unscaled(key, view, deployed.as_ref(), error) else {
+            return Ok(());
         };
-        if let Some((desired, actual)) =
-            self.unscaled(key, view, deployed.as_ref(), result.as_ref().err())
-        {
-            trace::decided("scale earlier");
-            let plan = |actual: &Snapshot<Deployment>| desired.scale(&actual.view);
-            match self.patch(cx, foo, &desired, &actual, plan).await {
-                Ok(patched) => {
-                    if let Some(deployed) = &mut deployed {
-                        deployed.changed |= patched.changed;
-                    }
-                }
-                Err(error) => result = result.and(Err(error)),
-            }
+        trace::decided("scale earlier");
+        let plan = |actual: &Snapshot<Deployment>| desired.scale(&actual.view);
+        let patched = self.patch(cx, foo, &desired, &actual, plan).await?;
+        if let Some(deployed) = deployed {
+            deployed.changed |= patched.changed;
         }
-        let Some(new) = deployed.as_mut().filter(|_| result.is_ok()) else {
-            return (deployed, result);
-        };
-        for (old, actual) in self.superseded(key, view, new) {
-            trace::decided("delete superseded");
-            if let Err(error) = self.delete(cx, foo, &new.key, &old, &actual).await {
-                return (deployed, Err(error));
-            }
-            new.changed = true;
-        }
-        (deployed, result)
+        Ok(())
     }
 
+    /// Deletes the Deployments of earlier names once the `new` one is complete.
+    async fn delete_superseded(
+        &self,
+        cx: &Context<'_, Foo>,
+        foo: &Snapshot<Foo>,
+        new: &mut DeploymentState,
+    ) -> Result<(), Error> {
+        for (old, actual) in self.superseded(cx.key(), &foo.view, new) {
+            trace::decided("delete superseded");
+            self.delete(cx, foo, &new.key, &old, &actual).await?;
+            new.changed = true;
+        }
+        Ok(())
+    }
+
+    /// Applies the specified Deployment.
     async fn apply(
         &self,
         cx: &Context<'_, Foo>,
@@ -462,37 +468,34 @@ fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {
     owner.is_some_and(|owner| owner.uid == foo.uid)
 }
 
-/// Merges the results of the reconcile and of its status report.
+/// Merges the results of two steps of a reconcile, for example of the Deployment and of the status report.
 ///
-/// If both failed, the error of the report wins in three cases:
+/// If both failed, the error of the second step wins in three cases:
 ///
-/// - The error of the reconcile is not retried. The status must contain it first, so the failed report is retried.
-/// - The error of the report is quiet (for example a conflict), and the reconcile has no `Retry-After`.
-/// - The report has the longer `Retry-After`.
+/// - The first error is not retried. The second step is retried, because the status must contain the first error.
+/// - The second error is quiet (for example a conflict), and the first has no `Retry-After`.
+/// - The second error has the longer `Retry-After`.
 ///
-/// If the error of the reconcile has a fixed delay, that error wins. The delay of the report limits its delay (10 s if the
-/// report has none). The `Retry-After` of the report is the minimum.
-fn merge_results(
-    result: Result<(), Error>,
-    reported: Result<Action, Error>,
-) -> Result<Action, Error> {
+/// If the first error has a fixed delay, that error wins. The delay of the second error limits its delay (10 s if the second has
+/// none). The `Retry-After` of the second error is the minimum.
+fn merge_results<T>(first: Result<(), Error>, second: Result<T, Error>) -> Result<T, Error> {
     const SOON: Duration = Duration::from_secs(10);
-    match (result, reported) {
-        (Err(error), Err(unreported)) if error.is_put_off() => {
-            let limit = match unreported.retry() {
+    match (first, second) {
+        (Err(error), Err(later)) if error.is_put_off() => {
+            let limit = match later.retry() {
                 Retry::After(time) => time,
                 _ => SOON,
             };
-            Err(error.between(unreported.asks(), limit))
+            Err(error.between(later.asks(), limit))
         }
-        (Err(error), Err(unreported))
+        (Err(error), Err(later))
             if error.retry() == Retry::OnChange
-                || unreported.retry().is_quiet() && error.asks().is_zero()
-                || unreported.asks() > error.asks() =>
+                || later.retry().is_quiet() && error.asks().is_zero()
+                || later.asks() > error.asks() =>
         {
-            Err(unreported)
+            Err(later)
         }
-        (result, reported) => result.and(reported),
+        (first, second) => first.and(second),
     }
 }
 

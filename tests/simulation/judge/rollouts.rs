@@ -24,12 +24,15 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         let template = |of: Option<&Value>| of.map(|of| of["spec"]["template"].clone());
         let generation = |of: Option<&Value>| of.map(|of| of["metadata"]["generation"].clone());
         let is_start = before.is_some() && after.is_some() && template(before) != template(after);
-        let is_under_way = || after.is_some_and(|now| rolls_out(now) || !is_observed(now));
-        // Another client has changed the Deployment, or the rollout has ended.
+        let is_under_way =
+            || after.is_some_and(|now| has_owner(now) && (rolls_out(now) || !is_observed(now)));
+        // Another client has changed the Deployment, the rollout has ended, or the deleted Foo has orphaned the Deployment.
         if generation(before) != generation(after) && writer.is_none() || !is_under_way() {
             started.retain(|(_, key)| *key != &revision.key);
         }
-        let Some(who) = writer.filter(|_| is_start) else {
+        // A webhook may change the template in a patch that only scales.
+        let is_asked = call.is_some_and(|call| !call.body["spec"]["template"].is_null());
+        let Some(who) = writer.filter(|_| is_start && is_asked) else {
             continue;
         };
         // The process does not know the outcome of a patch without a readable response.
@@ -75,6 +78,11 @@ pub fn rolls_out(deployment: &Value) -> bool {
         count("observedGeneration") > 0
     };
     replaces && deployment["spec"]["paused"] != true && !is_going(deployment)
+}
+
+fn has_owner(deployment: &Value) -> bool {
+    let owners = deployment["metadata"]["ownerReferences"].as_array();
+    owners.is_some_and(|owners| !owners.is_empty())
 }
 
 fn is_replacing(deployment: &Value) -> bool {

@@ -86,6 +86,34 @@ async fn q3g_longer_retry_after_is_honored() {
     }
 }
 
+/// `Retry-After` of a scale of the earlier Deployment is honored, although the specified Deployment belongs to another client
+/// or is rejected.
+#[tokio::test]
+async fn q3g_retry_after_of_the_earlier_deployment_is_honored() {
+    type Change = fn(&mut Object<Deployment>);
+    let changes: [Change; 2] = [|new| new.view.owner = None, |new| new.view.replicas = 5];
+    for change in changes {
+        let (client, asked) = server(move |method, path, _| match *method {
+            Method::PATCH if path.ends_with("/web") => refusal(403, 0),
+            Method::PATCH => refusal(429, 7),
+            _ => pruned(),
+        });
+        let mut foo = foo();
+        foo.view.status.deployment_name = Some("old".into());
+        let (mut new, mut old) = (deployment(), deployment());
+        change(&mut new);
+        old.key = old.key.sibling("old");
+        old.view.replicas = 5;
+        let reconciler = reconciler(&client, foo.clone(), new);
+        reconciler.apply_deployment(old);
+        let error = reconciler.reconcile(&foo.key).await.unwrap_err();
+        let scaled = asked.lock().iter().any(|asked| asked.ends_with("/old"));
+        assert!(scaled, "{:?}", asked.lock());
+        let asked = Retry::Backoff(Duration::from_secs(7));
+        assert_eq!(error.retry(), asked, "{error:?}");
+    }
+}
+
 /// Each write that is rejected with 403 triggers a review of the permissions.
 #[tokio::test]
 async fn every_refused_write_calls_for_a_check_of_the_rights() {
@@ -301,7 +329,7 @@ fn q3b_fenced_or_conflicting_status_is_not_a_failure() {
         (exists(), Error::Conflict, Retry::Conflict),
         (invalid(), Error::Conflict, Retry::Conflict),
     ] {
-        let both = merge_results(Err(wrong), Err(unreported)).unwrap_err();
+        let both = merge_results::<Action>(Err(wrong), Err(unreported)).unwrap_err();
         assert_eq!(both.retry(), expected, "{both:?}");
     }
 }
