@@ -223,9 +223,14 @@ async fn what_is_put_off_comes_when_its_time_is_over() {
             generation: 1,
         };
         for _ in 0..=undone {
-            corrections.record(&key("a"), by, Desired::Present(0), "theirs", "ours", |_| {
-                true
-            });
+            corrections.record(
+                &key("a"),
+                by,
+                Desired::Present(0),
+                "theirs",
+                Some("ours"),
+                |_| true,
+            );
         }
         let wait = move || corrections.wait(&key("a"), by, Desired::Present(0), "theirs");
         let pause = wait().unwrap().time;

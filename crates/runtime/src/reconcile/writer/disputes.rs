@@ -221,7 +221,8 @@ impl DisputeTracker {
         })
     }
 
-    /// Records a write for the owner `by`: the object's state before (`found`) and after (`left`).
+    /// Records a write for the owner `by`: the object's state before (`found`) and after (`left`), which is `None` if the outcome
+    /// is unknown.
     ///
     /// Sometimes removes expired entries. If `exists` returns `false` for an object, this also removes the entry of the object,
     /// unless it counts corrections.
@@ -231,34 +232,11 @@ impl DisputeTracker {
         by: Requester<'_>,
         asked: Desired<'_>,
         found: impl Hash,
-        left: impl Hash,
+        left: Option<impl Hash>,
         exists: impl Fn(&Key) -> bool,
     ) {
-        let left = Some(self.hasher.hash_one(left));
-        self.note(key, by, asked, self.hasher.hash_one(found), left, exists);
-    }
-
-    /// Records a write like [`record`](Self::record) whose outcome is unknown.
-    pub fn record_unknown(
-        &self,
-        key: &Key,
-        by: Requester<'_>,
-        asked: Desired<'_>,
-        found: impl Hash,
-        exists: impl Fn(&Key) -> bool,
-    ) {
-        self.note(key, by, asked, self.hasher.hash_one(found), None, exists);
-    }
-
-    fn note(
-        &self,
-        key: &Key,
-        by: Requester<'_>,
-        asked: Desired<'_>,
-        found: u64,
-        left: Option<u64>,
-        exists: impl Fn(&Key) -> bool,
-    ) {
+        let found = self.hasher.hash_one(found);
+        let left = left.map(|left| self.hasher.hash_one(left));
         let mut entries = self.entries.lock();
         let pair = self.pair(key, by);
         let count = entries.counts.add(pair);
@@ -391,7 +369,7 @@ mod tests {
             of(generation),
             Desired::Present(0),
             "theirs",
-            "ours",
+            Some("ours"),
             |_| true,
         );
         loop {
@@ -407,7 +385,7 @@ mod tests {
                 of(generation),
                 Desired::Present(0),
                 "theirs",
-                "ours",
+                Some("ours"),
                 |_| true,
             );
             count += 1;
@@ -437,7 +415,7 @@ mod tests {
             let (corrections, key) = (DisputeTracker::default(), Key::new("n", "d"));
             let asked = Desired::Present(0);
             for _ in 0..failed {
-                corrections.record_unknown(&key, of(1), asked, "theirs", |_| true);
+                corrections.record(&key, of(1), asked, "theirs", None::<u64>, |_| true);
             }
             let wait = corrections.wait(&key, of(1), asked, "theirs");
             assert!(!wait.is_some_and(|wait| wait.is_undone || wait.is_first));
@@ -466,7 +444,14 @@ mod tests {
                 corrections.wait(&key, of(1), Desired::Present(0), "theirs"),
                 None
             );
-            corrections.record(&key, of(1), Desired::Present(0), "theirs", "ours", |_| true);
+            corrections.record(
+                &key,
+                of(1),
+                Desired::Present(0),
+                "theirs",
+                Some("ours"),
+                |_| true,
+            );
             advance(OVER + Duration::from_secs(1)).await;
         }
     }
@@ -487,8 +472,14 @@ mod tests {
             for (alone, at_once) in [(seconds(quiet - 1), false), (seconds(quiet + 1), true)] {
                 let (corrections, key) = (DisputeTracker::default(), Key::new("n", "d"));
                 for _ in 0..=corrections_made {
-                    corrections
-                        .record(&key, of(1), Desired::Present(0), "theirs", "ours", |_| true);
+                    corrections.record(
+                        &key,
+                        of(1),
+                        Desired::Present(0),
+                        "theirs",
+                        Some("ours"),
+                        |_| true,
+                    );
                 }
                 advance(alone).await;
                 let (times, told) = count(&corrections, 1, Duration::from_millis(900)).await;
@@ -523,7 +514,7 @@ mod tests {
             {
                 return true;
             }
-            corrections.record(&key, of(1), asked, found(number), number, |_| true);
+            corrections.record(&key, of(1), asked, found(number), Some(number), |_| true);
             advance(Duration::from_millis(500)).await;
         }
         false
@@ -571,7 +562,7 @@ mod tests {
                 Desired::Absent
             }(0);
             assert_eq!(corrections.wait(&key, of(1), asked, number), None);
-            corrections.record(&key, of(1), asked, number, number + 1, |_| true);
+            corrections.record(&key, of(1), asked, number, Some(number + 1), |_| true);
             advance(SOON).await;
         }
         // Changes of the referenced objects cause each write.
@@ -583,7 +574,7 @@ mod tests {
                 Desired::Absent
             }(number);
             assert_eq!(corrections.wait(&key, of(1), asked, number), None);
-            corrections.record(&key, of(1), asked, number, number + 1, |_| true);
+            corrections.record(&key, of(1), asked, number, Some(number + 1), |_| true);
         }
     }
 
@@ -597,7 +588,7 @@ mod tests {
             let by = Requester { uid, generation: 1 };
             let asked = Desired::Present(0);
             if corrections.wait(&key, by, asked, 0).is_none() {
-                corrections.record(&key, by, asked, 0, number, |_| false);
+                corrections.record(&key, by, asked, 0, Some(number), |_| false);
                 made += 1;
             }
             advance(Duration::from_millis(10)).await;
@@ -613,7 +604,7 @@ mod tests {
         let same = |_| json!({ "spec": { "step": 1 } });
         assert!(waits(same, changed).await, "one field");
         let fields = |number: u32| {
-            let value = |bit: u32| (number & bit != 0).then_some("ours");
+            let value = |bit: u32| (number & bit != 0).then_some(Some("ours"));
             let all = [("a", value(1)), ("b", value(2)), ("c", value(4))];
             let asked = all.into_iter().filter(|(_, value)| value.is_some());
             json!({ "made for": "it", "data": asked.collect::<HashMap<_, _>>() })
@@ -641,7 +632,7 @@ mod tests {
                 of(1),
                 Desired::Fields(&asked),
                 number,
-                number + 1,
+                Some(number + 1),
                 |_| true,
             );
         }
@@ -664,7 +655,14 @@ mod tests {
                     .wait(key, of(1), Desired::Present(0), "theirs")
                     .is_none();
                 if is_written {
-                    corrections.record(key, of(1), Desired::Present(0), "theirs", "ours", |_| true);
+                    corrections.record(
+                        key,
+                        of(1),
+                        Desired::Present(0),
+                        "theirs",
+                        Some("ours"),
+                        |_| true,
+                    );
                 }
                 is_written
             });
@@ -683,7 +681,14 @@ mod tests {
                 number.saturating_sub(born) < 1000
             };
             let key = Key::new("n", &number.to_string());
-            corrections.record(&key, of(1), Desired::Present(0), "theirs", "ours", young);
+            corrections.record(
+                &key,
+                of(1),
+                Desired::Present(0),
+                "theirs",
+                Some("ours"),
+                young,
+            );
             let entries = corrections.entries.lock();
             let counts = entries.counts.late.len() + entries.counts.earlier.len();
             (entries.by_pair.len(), counts)

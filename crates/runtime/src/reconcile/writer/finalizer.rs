@@ -111,7 +111,7 @@ impl<P: Finalizable> Finalizer<P> {
         to_set: bool,
         all: &[&str],
     ) -> Result<Snapshot<P>, ApiError> {
-        let (key, ineffective) = (cx.key(), &self.primary.finalizers);
+        let (key, history) = (cx.key(), &self.primary.history);
         let overruled = || {
             let done = if to_set { "set" } else { "cleared" };
             let words = format!(
@@ -120,25 +120,14 @@ impl<P: Finalizable> Finalizer<P> {
             );
             Err(ApiError::Rejected(words))
         };
-        let asked = (self.name, to_set);
-        let left = |view: &P| {
-            (
-                view.uid().to_owned(),
-                view.generation(),
-                view.finalizers().to_vec(),
-            )
-        };
-        // The list number is always 0: schemas do not apply to finalizers, so a relist is no reason to send the request again.
-        if ineffective.contains(key, asked, left(&seen.view), 0) {
+        let change = (self.name, to_set);
+        if history.is_no_op_finalizer(key, change, &seen.view) {
             return overruled();
         }
-        let now = self.primary.set_finalizers(cx, seen, asked, all).await?;
-        if self.is_set(&now) == to_set {
-            ineffective.forget(key, asked);
-            return Ok(now);
-        }
-        ineffective.record(key, asked, left(&now.view), 0, self.primary.exists());
-        overruled()
+        let now = self.primary.set_finalizers(cx, seen, change, all).await?;
+        let had_effect = self.is_set(&now) == to_set;
+        history.record_finalizer(key, change, &now.view, had_effect);
+        if had_effect { Ok(now) } else { overruled() }
     }
 }
 
@@ -157,7 +146,7 @@ impl<P: Primary> Writer<P> {
         // The finalizers of other controllers are not part of the desired state.
         let asked = json!({ "metadata": { "finalizers": { name: is_set } } });
         let asked = Desired::Fields(&asked);
-        let wait = self.corrections.wait(key, cx.wanted_by(), asked, version);
+        let wait = self.history.delay(key, cx.wanted_by(), asked, version);
         wait_and_tell(cx, wait, || format!("the finalizers {finalizers:?}"))?;
         let expectation = self.store.begin_write(key);
         // Custom resources do not support strategic merge patches.
@@ -174,14 +163,8 @@ impl<P: Primary> Writer<P> {
         self.notice_outdated(key, (seen.view.uid(), version), expectation, &answer);
         self.note_unknown(cx, key, &answer, asked, version);
         let answer = self.written(cx, key, answer)?;
-        self.corrections.record(
-            key,
-            cx.wanted_by(),
-            asked,
-            version,
-            answer.version,
-            self.exists(),
-        );
+        let by = cx.wanted_by();
+        (self.history).record(key, by, asked, version, Some(answer.version));
         Ok(Snapshot {
             version: answer.version,
             view: (self.store.record_response(answer, expectation)).ok_or(ApiError::Conflict)?,

@@ -8,6 +8,7 @@
 
 pub(crate) mod disputes;
 pub mod finalizer;
+mod history;
 mod no_op;
 mod status;
 #[cfg(test)]
@@ -29,7 +30,7 @@ use crate::{
     api::{
         failure::{brief, root_cause},
         key::Key,
-        object::{Cached, Content, Object, Primary},
+        object::{Cached, Object, Primary},
         status::lacks_right,
     },
     cache::{
@@ -41,8 +42,8 @@ use crate::{
         error::ApiError,
         reconciler::Context,
         writer::{
-            disputes::{Desired, DisputeTracker, Wait, fields},
-            no_op::NoOpWrites,
+            disputes::{Desired, Wait, fields},
+            history::WriteHistory,
         },
     },
 };
@@ -67,25 +68,13 @@ pub struct Writer<V> {
     shared: Arc<ClientContext>,
     refusals: Arc<Refusals>,
     store: Arc<Store<V>>,
-    patches: NoOpWrites,
-    statuses: NoOpWrites,
-    /// Changes of finalizers without effect.
-    finalizers: NoOpWrites,
-    /// Statuses that the API server rejected.
-    refused: NoOpWrites,
-    corrections: DisputeTracker,
-    /// Corrections of the status, which changes independently of the other fields.
-    status_corrections: DisputeTracker,
+    history: WriteHistory<V>,
 }
 
 /// Timeout of a live read of one object.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a rejected status is not written again while its object is unchanged. It equals the default of `backoff.max`. After
-/// this time, the CRD may have changed.
-const REFUSED: Duration = Duration::from_secs(1000);
-
-/// resourceVersion of a missing object, for [`DisputeTracker`].
+/// resourceVersion of a missing object, for [`WriteHistory`].
 const ABSENT: u64 = 0;
 
 /// Result of a patch.
@@ -110,13 +99,8 @@ impl<V: Cached> Writer<V> {
         Self {
             shared: Arc::clone(shared),
             refusals: Arc::clone(refusals),
+            history: WriteHistory::new(Arc::clone(&store)),
             store,
-            patches: NoOpWrites::default(),
-            statuses: NoOpWrites::default(),
-            finalizers: NoOpWrites::default(),
-            refused: NoOpWrites::forgotten_after(REFUSED),
-            corrections: DisputeTracker::default(),
-            status_corrections: DisputeTracker::default(),
         }
     }
 
@@ -136,11 +120,8 @@ impl<V: Cached> Writer<V> {
         plan(seen).filter(|patch| self.is_needed(key, seen, patch))
     }
 
-    /// Returns `false` if this patch is known to have no effect.
     fn is_needed(&self, key: &Key, seen: &Snapshot<V>, patch: &Value) -> bool {
-        let (asked, left) = (patch.to_string(), Content(&*seen.view));
-        let list = self.store.now(key).list();
-        !self.patches.contains(key, asked, left, list)
+        !self.history.is_no_op_patch(key, &seen.view, patch)
     }
 
     /// Checks whether a patch may be sent now. [`patch`](Self::patch) checks this itself. Call this function before another
@@ -170,7 +151,7 @@ impl<V: Cached> Writer<V> {
         found: u64,
         wanted: impl FnOnce() -> String,
     ) -> Result<(), ApiError> {
-        match self.corrections.wait(key, cx.wanted_by(), asked, found) {
+        match self.history.delay(key, cx.wanted_by(), asked, found) {
             None => Ok(()),
             Some(wait) => Err(put_off(cx, key, wanted(), wait)),
         }
@@ -209,14 +190,8 @@ impl<V: Cached> Writer<V> {
         let answer = self.shared.client.request(request).await;
         self.note_unknown(cx, key, &answer, asked, ABSENT);
         let answer: Object<V> = self.written(cx, key, answer)?;
-        self.corrections.record(
-            key,
-            cx.wanted_by(),
-            asked,
-            ABSENT,
-            answer.version,
-            self.exists(),
-        );
+        let by = cx.wanted_by();
+        (self.history).record(key, by, asked, ABSENT, Some(answer.version));
         info!(object = %cx.key(), dependent = %key, "created the {}", V::KIND.kind);
         let stored = self.store.record_response(answer, expectation);
         stored.ok_or(ApiError::Conflict)
@@ -268,14 +243,8 @@ impl<V: Cached> Writer<V> {
         let view = view.ok_or(ApiError::Conflict)?;
         let changed = version != seen.version;
         if changed {
-            self.corrections.record(
-                key,
-                cx.wanted_by(),
-                Desired::Fields(&asked),
-                seen.version,
-                version,
-                self.exists(),
-            );
+            let (by, write) = (cx.wanted_by(), Desired::Fields(&asked));
+            (self.history).record(key, by, write, seen.version, Some(version));
             let fields = brief(&names_of_fields(&asked));
             info!(object = %cx.key(), dependent = %key, fields, "changed the {}", V::KIND.kind);
         }
@@ -284,13 +253,10 @@ impl<V: Cached> Writer<V> {
             view: Arc::clone(&view),
         };
         let overruled = plan(&stored);
-        if overruled.is_some() {
-            let (left, list) = (Content(&*view), expectation.list());
-            self.patches
-                .record(key, asked.to_string(), left, list, self.exists());
+        let had_effect = overruled.is_none();
+        (self.history).record_patch(key, &asked, &view, expectation, had_effect);
+        if !had_effect {
             self.store.note_unheeded(key);
-        } else {
-            self.patches.forget(key, asked.to_string());
         }
         Ok(Patched {
             view,
@@ -383,14 +349,8 @@ impl<V: Cached> Writer<V> {
         let answer = api.delete(key.name(), &params).await;
         self.note_unknown(cx, key, &answer, asked, seen.version);
         let answer = self.written(cx, key, answer)?;
-        self.corrections.record(
-            key,
-            cx.wanted_by(),
-            asked,
-            seen.version,
-            ABSENT,
-            self.exists(),
-        );
+        let by = cx.wanted_by();
+        (self.history).record(key, by, asked, seen.version, Some(ABSENT));
         // The response is the terminating object, or a status if the object is already deleted.
         let left = answer.left();
         if left.is_none_or(|left| left.metadata.deletion_timestamp.is_some()) {
@@ -509,15 +469,8 @@ impl<V: Cached> Writer<V> {
         found: u64,
     ) {
         if answer.as_ref().is_err_and(may_have_been_made) {
-            let by = cx.wanted_by();
-            (self.corrections).record_unknown(key, by, asked, found, self.exists());
+            (self.history).record(key, cx.wanted_by(), asked, found, None);
         }
-    }
-
-    /// Returns a function that checks whether the store contains an object. Records of objects that no longer exist are removed
-    /// with it.
-    fn exists(&self) -> impl Fn(&Key) -> bool {
-        |key| self.store.version(key).is_some()
     }
 
     fn api(&self, key: &Key) -> Api<Object<V>> {

@@ -1,24 +1,17 @@
 //! Writes of the reconciled object's status, and live reads of the object.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
-
 use kube::core::{Status, response::StatusDetails};
-use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::{Writer, based_on, may_have_been_made, put_off};
 use crate::{
     api::{
         key::Key,
-        object::{Primary, Says, asks_for},
+        object::{Primary, asks_for},
         status::is_denied,
     },
     cache::store::{Freshness, ListEpoch, Snapshot},
-    reconcile::{
-        error::ApiError,
-        reconciler::Context,
-        writer::disputes::{Desired, Wait},
-    },
+    reconcile::{error::ApiError, reconciler::Context, writer::disputes::Wait},
     telemetry::events::event::Event,
 };
 
@@ -27,12 +20,7 @@ impl<P: Primary> Writer<P> {
     /// effect.
     #[must_use]
     pub fn needs_status_update(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool {
-        let stored = seen.view.status();
-        let left = (seen.view.uid(), Says::<P>(stored));
-        let list = self.store.now(key).list();
-        *status != *stored
-            && !(self.statuses).contains(key, Says::<P>(status), left, list)
-            && !(self.refused).contains(key, Says::<P>(status), seen.version, list)
+        *status != *seen.view.status() && !self.history.is_futile_status(key, seen, status)
     }
 
     /// Writes the status if it is [news](Self::needs_status_update), and sends the `event` that explains it. If the API server rejects the
@@ -74,9 +62,8 @@ impl<P: Primary> Writer<P> {
         status: &P::Status,
     ) -> Result<(), ApiError> {
         cx.check_dry_run()?;
-        let (found, asked) = (Whole(seen.view.status()), asked_of::<P>(status));
-        let asked = Desired::Fields(&asked);
-        let wait = (self.status_corrections).wait(cx.key(), cx.wanted_by(), asked, found);
+        let found = seen.view.status();
+        let wait = (self.history).status_delay(cx.key(), cx.wanted_by(), status, found);
         wait_and_tell(cx, wait, || "changes of status".to_owned())
     }
 
@@ -142,11 +129,9 @@ impl<P: Primary> Writer<P> {
             }
         }
         self.notice_outdated(key, of, expectation, &answer);
-        let asked = asked_of::<P>(status);
-        let asked = Desired::Fields(&asked);
-        let (by, found) = (cx.wanted_by(), Whole(seen.view.status()));
+        let (by, found) = (cx.wanted_by(), seen.view.status());
         if answer.as_ref().is_err_and(may_have_been_made) {
-            (self.status_corrections).record_unknown(key, by, asked, &found, self.exists());
+            (self.history).record_status_write(key, by, status, found, None);
         }
         let answer = self.written(cx, key, answer);
         if matches!(answer, Err(ApiError::Rejected(_))) {
@@ -155,15 +140,11 @@ impl<P: Primary> Writer<P> {
         let answer = answer?;
         let stored = self.store.record_response(answer, expectation);
         let stored = stored.ok_or(ApiError::Conflict)?;
-        let left = Whole(stored.status());
-        (self.status_corrections).record(key, by, asked, &found, left, self.exists());
-        let (asked, got) = (Says::<P>(status), Says::<P>(stored.status()));
+        (self.history).record_status_write(key, by, status, found, Some(stored.status()));
         // Times included, as in `needs_status_update`.
-        if *status == *stored.status() {
-            self.statuses.forget(key, asked);
-        } else {
-            let (left, list) = ((stored.uid(), got), expectation.list());
-            self.statuses.record(key, asked, left, list, self.exists());
+        let had_effect = *status == *stored.status();
+        (self.history).record_status(key, status, &stored, expectation, had_effect);
+        if !had_effect {
             self.store.note_unheeded(key);
         }
         Ok(())
@@ -192,20 +173,14 @@ impl<P: Primary> Writer<P> {
         if cx.is_dry_run {
             return;
         }
-        let (key, version) = (cx.key(), seen.version);
-        let list = self.store.now(key).list();
-        self.refused
-            .record(key, Says::<P>(status), version, list, self.exists());
-        self.store.forget_up_to_date(key);
+        (self.history).record_rejected_status(cx.key(), seen.version, status);
+        self.store.forget_up_to_date(cx.key());
     }
 
     /// Returns whether a status for this version of the object is temporarily not written, because it was
     /// [rejected](Self::suppress_status) or had no effect.
     pub(crate) fn is_status_suppressed(&self, key: &Key, seen: &Snapshot<P>) -> bool {
-        let list = self.store.now(key).list();
-        let left = (seen.view.uid(), Says::<P>(seen.view.status()));
-        self.refused.has_passing(key, seen.version, list)
-            || self.statuses.has_passing(key, left, list)
+        self.history.is_status_suppressed(key, seen)
     }
 
     /// Verifies with a live read that the cached object is current, apart from its metadata and status. Use it before an action
@@ -258,28 +233,6 @@ pub(super) fn wait_and_tell<P: Primary>(
         cx.event(Event::failed(&put_off));
     }
     Err(put_off)
-}
-
-/// A status that is hashed including its times.
-struct Whole<'a, S>(&'a S);
-
-impl<S: Serialize> Hash for Whole<'_, S> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        serde_json::to_string(self.0)
-            .unwrap_or_default()
-            .hash(state);
-    }
-}
-
-/// Returns the desired status for `DisputeTracker`, without times.
-fn asked_of<P: Primary>(status: &P::Status) -> Value {
-    fingerprint(&Says::<P>(status)).into()
-}
-
-fn fingerprint(of: &impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    of.hash(&mut hasher);
-    hasher.finish()
 }
 
 fn is_not_found(error: &kube::Error, key: &Key) -> bool {

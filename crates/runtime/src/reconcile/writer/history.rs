@@ -1,0 +1,222 @@
+//! Earlier writes, and the reasons for which another write of the same object waits or is skipped.
+//!
+//! Each method is one question about an object, or records the response to one write. The records are kept per process.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::{
+    api::{
+        key::Key,
+        object::{Cached, Content, Finalizable, Primary, Says},
+    },
+    cache::store::{ListEpoch, Snapshot, Store},
+    reconcile::writer::{
+        disputes::{Desired, DisputeTracker, Requester, Wait},
+        no_op::NoOpWrites,
+    },
+};
+
+/// How long a rejected status is not written again while its object is unchanged. It equals the default of `backoff.max`. After
+/// this time, the CRD may have changed.
+const REJECTED: Duration = Duration::from_secs(1000);
+
+/// Writes of the objects of one resource type.
+pub(crate) struct WriteHistory<V> {
+    store: Arc<Store<V>>,
+    disputes: DisputeTracker,
+    /// The status changes independently of the other fields.
+    status_disputes: DisputeTracker,
+    no_op_patches: NoOpWrites,
+    no_op_statuses: NoOpWrites,
+    no_op_finalizers: NoOpWrites,
+    rejected_statuses: NoOpWrites,
+}
+
+impl<V: Cached> WriteHistory<V> {
+    pub fn new(store: Arc<Store<V>>) -> Self {
+        Self {
+            store,
+            disputes: DisputeTracker::default(),
+            status_disputes: DisputeTracker::default(),
+            no_op_patches: NoOpWrites::default(),
+            no_op_statuses: NoOpWrites::default(),
+            no_op_finalizers: NoOpWrites::default(),
+            rejected_statuses: NoOpWrites::forgotten_after(REJECTED),
+        }
+    }
+
+    /// How long does this write wait, because other clients revert it or earlier outcomes are unknown? `found` is the version of
+    /// the object.
+    pub fn delay(
+        &self,
+        key: &Key,
+        by: Requester<'_>,
+        write: Desired<'_>,
+        found: u64,
+    ) -> Option<Wait> {
+        self.disputes.wait(key, by, write, found)
+    }
+
+    /// Records a write, with the versions of the object before and after. `left` is `None` if the outcome is unknown.
+    pub fn record(
+        &self,
+        key: &Key,
+        by: Requester<'_>,
+        write: Desired<'_>,
+        found: u64,
+        left: Option<u64>,
+    ) {
+        let exists = self.exists();
+        self.disputes.record(key, by, write, found, left, exists);
+    }
+
+    /// Is this patch known to have no effect on the object in this state?
+    pub fn is_no_op_patch(&self, key: &Key, seen: &V, patch: &Value) -> bool {
+        let list = self.list(key);
+        (self.no_op_patches).contains(key, patch.to_string(), Content(seen), list)
+    }
+
+    /// Records a patch that was sent after `list`, left the object as `left`, and had an effect or not.
+    pub fn record_patch(
+        &self,
+        key: &Key,
+        patch: &Value,
+        left: &V,
+        list: ListEpoch,
+        had_effect: bool,
+    ) {
+        let (patch, patches) = (patch.to_string(), &self.no_op_patches);
+        if had_effect {
+            patches.forget(key, patch);
+        } else {
+            patches.record(key, patch, Content(left), list.list(), self.exists());
+        }
+    }
+
+    /// Returns a function that checks whether the store contains an object. Records of objects that no longer exist are removed
+    /// with it.
+    fn exists(&self) -> impl Fn(&Key) -> bool {
+        |key| self.store.version(key).is_some()
+    }
+
+    fn list(&self, key: &Key) -> u32 {
+        self.store.now(key).list()
+    }
+}
+
+impl<P: Primary> WriteHistory<P> {
+    /// How long does this status wait, because other clients revert it or earlier outcomes are unknown?
+    pub fn status_delay(
+        &self,
+        key: &Key,
+        by: Requester<'_>,
+        status: &P::Status,
+        found: &P::Status,
+    ) -> Option<Wait> {
+        let status = fingerprint_of::<P>(status);
+        (self.status_disputes).wait(key, by, Desired::Fields(&status), Whole(found))
+    }
+
+    /// Records a write of the status, with the statuses before and after. `left` is `None` if the outcome is unknown.
+    pub fn record_status_write(
+        &self,
+        key: &Key,
+        by: Requester<'_>,
+        status: &P::Status,
+        found: &P::Status,
+        left: Option<&P::Status>,
+    ) {
+        let (status, exists) = (fingerprint_of::<P>(status), self.exists());
+        let (write, found, left) = (Desired::Fields(&status), Whole(found), left.map(Whole));
+        (self.status_disputes).record(key, by, write, found, left, exists);
+    }
+
+    /// Is this status known to have no effect, or to be rejected?
+    pub fn is_futile_status(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool {
+        let list = self.list(key);
+        let status = || Says::<P>(status);
+        (self.no_op_statuses).contains(key, status(), stored(&*seen.view), list)
+            || (self.rejected_statuses).contains(key, status(), seen.version, list)
+    }
+
+    /// Will a status of this version be written again, although it had no effect or was rejected?
+    pub fn is_status_suppressed(&self, key: &Key, seen: &Snapshot<P>) -> bool {
+        let list = self.list(key);
+        (self.rejected_statuses).has_passing(key, seen.version, list)
+            || (self.no_op_statuses).has_passing(key, stored(&*seen.view), list)
+    }
+
+    /// Records a status that was sent after `list`, left the object as `left`, and had an effect or not.
+    pub fn record_status(
+        &self,
+        key: &Key,
+        status: &P::Status,
+        left: &P,
+        list: ListEpoch,
+        had_effect: bool,
+    ) {
+        let (status, statuses) = (Says::<P>(status), &self.no_op_statuses);
+        if had_effect {
+            statuses.forget(key, status);
+        } else {
+            statuses.record(key, status, stored(left), list.list(), self.exists());
+        }
+    }
+
+    /// Records a status that the API server rejected for this version of the object.
+    pub fn record_rejected_status(&self, key: &Key, version: u64, status: &P::Status) {
+        let (list, exists) = (self.list(key), self.exists());
+        (self.rejected_statuses).record(key, Says::<P>(status), version, list, exists);
+    }
+}
+
+/// The number of the list is always 0: schemas do not apply to finalizers, so a relist is no reason to send the request again.
+impl<P: Finalizable> WriteHistory<P> {
+    /// Is this change of a finalizer known to have no effect on the object in this state?
+    pub fn is_no_op_finalizer(&self, key: &Key, change: (&str, bool), seen: &P) -> bool {
+        (self.no_op_finalizers).contains(key, change, finalized(seen), 0)
+    }
+
+    /// Records a change of a finalizer that left the object as `left`, and had an effect or not.
+    pub fn record_finalizer(&self, key: &Key, change: (&str, bool), left: &P, had_effect: bool) {
+        let finalizers = &self.no_op_finalizers;
+        if had_effect {
+            finalizers.forget(key, change);
+        } else {
+            finalizers.record(key, change, finalized(left), 0, self.exists());
+        }
+    }
+}
+
+fn stored<P: Primary>(view: &P) -> impl Hash {
+    (view.uid(), Says::<P>(view.status()))
+}
+
+fn finalized<P: Finalizable>(view: &P) -> impl Hash {
+    (view.uid(), view.generation(), view.finalizers())
+}
+
+/// A status that is hashed including its times.
+struct Whole<'a, S>(&'a S);
+
+impl<S: Serialize> Hash for Whole<'_, S> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        serde_json::to_string(self.0)
+            .unwrap_or_default()
+            .hash(state);
+    }
+}
+
+/// Returns a value that stands for the status without its times.
+fn fingerprint_of<P: Primary>(status: &P::Status) -> Value {
+    let mut hasher = DefaultHasher::new();
+    Says::<P>(status).hash(&mut hasher);
+    hasher.finish().into()
+}
