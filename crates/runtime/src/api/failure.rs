@@ -31,14 +31,6 @@ pub enum Retry {
 }
 
 impl Retry {
-    /// Returns the minimum delay.
-    pub(crate) fn after(self) -> Duration {
-        match self {
-            Self::Backoff(time) | Self::After(time) => time,
-            Self::OnChange | Self::Conflict | Self::Requeue => Duration::ZERO,
-        }
-    }
-
     /// Returns whether this counts as a failure.
     pub(crate) fn is_failure(self) -> bool {
         !self.is_quiet() && !matches!(self, Self::After(_))

@@ -156,9 +156,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        api::panic::Panicked,
+        api::{failure::Retry, panic::Panicked},
         config::{app::tests::APP, settings::Config},
-        controller::queue::lane::Lane,
+        controller::queue::{Outcome, lane::Lane},
         testing::fixtures::{Parent, TestError as Error},
     };
 
@@ -192,7 +192,7 @@ mod tests {
                 (adds.into(), "2".into())
             );
             if let Some(taken) = queue.get().await {
-                taken.add_rate_limited_after(Duration::ZERO);
+                taken.complete(Outcome::Failed(Retry::Backoff(Duration::ZERO)));
             }
             queue.shut_down();
             assert_eq!(

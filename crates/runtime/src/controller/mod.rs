@@ -51,8 +51,8 @@ use crate::{
     controller::{
         builder::{Builder, Handler, Informer, Informers},
         metrics::{Count, Instruments},
-        queue::{Queue, WorkItem, lane::Lane},
-        work_queue::{Failures, WorkQueue},
+        queue::{Outcome, Queue, WorkItem, lane::Lane},
+        work_queue::WorkQueue,
     },
     reconcile::{
         error::ApiError,
@@ -71,10 +71,6 @@ use crate::{
 /// Longest time without progress before a reconcile counts as stuck. Each request takes at most 36 s. The number of requests is
 /// not limited.
 const STALL_TIMEOUT: Duration = Duration::from_mins(2);
-
-/// Shortest delay of an object that requests its own requeue ([`Action::After`], [`Action::StatusPending`]). So one object
-/// causes at most ten reconciles per second in this way.
-const MIN_REQUEUE_DELAY: Duration = Duration::from_millis(100);
 
 /// Shortest time for pending events to be written on shutdown, even if the drain used up the shutdown timeout.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
@@ -571,10 +567,8 @@ impl Worker {
         reconcile: impl Fn(Key) -> F,
     ) {
         let WorkQueue {
-            queue,
-            triggers,
-            failures,
-        } = self.work_queue;
+            queue, triggers, ..
+        } = &self.work_queue;
         while let Some(item) = queue.get().await {
             let noted = triggers.take(item.key(), item.lane());
             let span = span(&item, noted);
@@ -593,24 +587,57 @@ impl Worker {
             span.in_scope(|| {
                 self.instruments
                     .ended(&result, item.waited(), begun.elapsed());
-                match result {
-                    Ok(Action::Done) | Err(_) => {}
-                    Ok(Action::StatusPending) => {
-                        let key = item.key().clone();
-                        triggers.note(&key, Lane::Background, STATUS);
-                        if noted == Some(STATUS) {
-                            queue.add_after(key, Lane::Background, MIN_REQUEUE_DELAY);
-                        } else {
-                            queue.add(key, Lane::Background);
+                self.complete(item, result, noted == Some(STATUS));
+            });
+        }
+    }
+
+    /// Hands the result of an attempt to the queue. Logs each retry with its object, reason and delay.
+    fn complete(
+        &self,
+        item: WorkItem<Key>,
+        result: Result<Action, Failed>,
+        was_status_pending: bool,
+    ) {
+        let object = item.key().clone();
+        let failures = &self.work_queue.failures;
+        match &result {
+            Ok(Action::StatusPending) => {}
+            Err(error) if error.retry() != Retry::OnChange => failures.note(&object, error),
+            _ => failures.forget(&object),
+        }
+        let error = match result {
+            Ok(action) => {
+                item.complete(match action {
+                    Action::Done => Outcome::Done,
+                    Action::After(delay) => Outcome::After(delay),
+                    Action::StatusPending => {
+                        (self.work_queue.triggers).note(&object, Lane::Background, STATUS);
+                        Outcome::StatusPending {
+                            again: was_status_pending,
                         }
                     }
-                    Ok(Action::After(time)) => {
-                        let (key, time) = (item.key().clone(), time.max(MIN_REQUEUE_DELAY));
-                        queue.add_after(key, Lane::Background, time);
-                    }
-                }
-                complete(item, result, &failures, &self.log);
-            });
+                });
+                return;
+            }
+            Err(error) => error,
+        };
+        trace::failed(&Span::current(), error.name(), &error);
+        let retry = error.retry();
+        let attempt = 1 + if retry.is_quiet() {
+            item.requeues()
+        } else {
+            item.failures()
+        };
+        let delay = item.complete(Outcome::Failed(retry));
+        // A failure that is not retried is already logged with its report. A watch that merely lags would have caught up within
+        // these attempts.
+        let is_stuck = retry == Retry::Conflict && attempt > QUIET_CONFLICTS;
+        if retry == Retry::OnChange {
+        } else if (is_stuck || !retry.is_quiet()) && self.log.should_log(&error) {
+            warn!(%object, reason = error.reason(), attempt, ?delay, "{error}; retrying");
+        } else {
+            debug!(%object, attempt, ?delay, "{error}; retrying");
         }
     }
 }
@@ -638,56 +665,6 @@ fn span(item: &WorkItem<Key>, noted: Option<&'static str>) -> Span {
         reconcile.queue_seconds = item.waited().as_secs_f64(),
         reconcile.attempt = i64::from(item.failures()) + 1,
     )
-}
-
-/// Releases the key with the requeue for the result. Logs each retry with its object, reason and delay.
-fn complete(
-    item: WorkItem<Key>,
-    result: Result<Action, Failed>,
-    failures: &Failures,
-    log: &LogLimiter,
-) {
-    let object = item.key().clone();
-    if let Err(error) = &result {
-        trace::failed(&Span::current(), error.name(), error);
-    }
-    let was_deferred = match &result {
-        Ok(Action::StatusPending) => false,
-        Err(error) if error.retry() != Retry::OnChange => failures.note(&object, error),
-        _ => failures.forget(&object),
-    };
-    if was_deferred {
-        item.add();
-    }
-    match result {
-        // Dropping the item keeps the count of failures. Otherwise each postponed status would reset the backoff of a status
-        // that cannot be written.
-        Ok(Action::StatusPending) => {}
-        Ok(_) => item.forget(),
-        Err(error) => match error.retry() {
-            // Already logged with its report.
-            Retry::OnChange => item.forget(),
-            retry => {
-                let attempt = 1 + if retry.is_quiet() {
-                    item.requeues()
-                } else {
-                    item.failures()
-                };
-                let delay = match retry {
-                    Retry::After(time) => item.add_after(time.max(MIN_REQUEUE_DELAY)),
-                    Retry::Conflict | Retry::Requeue => item.requeue_rate_limited(),
-                    _ => item.add_rate_limited_after(retry.after()),
-                };
-                // A watch that merely lags would have caught up within these attempts.
-                let stuck = retry == Retry::Conflict && attempt > QUIET_CONFLICTS;
-                if (stuck || !retry.is_quiet()) && log.should_log(&error) {
-                    warn!(%object, reason = error.reason(), attempt, ?delay, "{error}; retrying");
-                } else {
-                    debug!(%object, attempt, ?delay, "{error}; retrying");
-                }
-            }
-        },
-    }
 }
 
 /// Forwards `from` to `to` until cancelled.

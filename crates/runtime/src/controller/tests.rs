@@ -29,6 +29,7 @@ use crate::{
     cache::{readiness::namespace::Reason, store::Store, watch::STREAM_SILENCE},
     client::transport::READ_TIMEOUT,
     config::app::tests::APP,
+    controller::queue::MIN_REQUEUE_DELAY,
     reconcile::{
         error::ApiError,
         writer::disputes::{AT_ONCE, Desired, DisputeTracker, Requester},
@@ -36,6 +37,8 @@ use crate::{
     telemetry::health::Probe,
     testing::fixtures::{Child, Parent, Parents, TestError as Error, object},
 };
+
+const FAILED: Outcome = Outcome::Failed(Retry::Backoff(Duration::ZERO));
 
 fn key(name: &str) -> Key {
     Key::new("n", name)
@@ -199,12 +202,7 @@ async fn r7_a_final_failure_waits_for_the_user() {
         queue.add(key("a"), Lane::Event);
         let item = queue.get().await.unwrap();
         let error = Failed::of(&Parent::KIND, &error);
-        complete(
-            item,
-            Err(error),
-            &Failures::default(),
-            &LogLimiter::default(),
-        );
+        worker(&queue).complete(item, Err(error), false);
         assert_eq!(
             (queue.stats().delayed, queue.stats().failing),
             (retries, retries)
@@ -267,14 +265,15 @@ async fn what_is_put_off_comes_when_its_time_is_over() {
 /// A few conflicts are not logged; a long series is.
 #[tokio::test(start_paused = true)]
 async fn a_conflict_that_does_not_pass_is_told() {
-    let (queue, log) = (queue(), LogLimiter::default());
+    let queue = queue();
+    let worker = worker(&queue);
     queue.add(key("a"), Lane::Event);
     for _ in 0..QUIET_CONFLICTS + 2 {
         let item = queue.get().await.unwrap();
         let conflict = Failed::of(&Parent::KIND, &Error::Conflict);
-        complete(item, Err(conflict), &Failures::default(), &log);
+        worker.complete(item, Err(conflict), false);
     }
-    let of_ten = (0..10).filter(|_| log.should_log(&Error::Conflict));
+    let of_ten = (0..10).filter(|_| worker.log.should_log(&Error::Conflict));
     assert_eq!(of_ten.count(), 8, "two of ten lines are taken");
 }
 
@@ -286,7 +285,7 @@ async fn q3b_conflict_does_not_wait_for_earlier_failures() {
         queue.add(key("a"), Lane::Event);
         let item = queue.get().await.unwrap();
         let failed = Failed::of(&Parent::KIND, &error);
-        complete(item, Err(failed), &Failures::default(), &Arc::default());
+        worker(&queue).complete(item, Err(failed), false);
         queue.tries([key("a")].iter())[0].1.unwrap()
     };
     let mut backoff = Duration::ZERO;
@@ -363,7 +362,7 @@ async fn a_new_leader_begins_with_what_has_waited_longest() {
             while let Some(item) = queue.get().await {
                 let look = format!("{} {:?}", item.key().name(), item.lane());
                 looks.lock().push(look);
-                item.forget();
+                item.complete(Outcome::Done);
             }
         }
     });
@@ -408,11 +407,7 @@ async fn r10e_restored_permissions_bypass_the_delay() {
     });
     queue.add(key("refused"), Lane::Event);
     for _ in 0..20 {
-        queue
-            .get()
-            .await
-            .unwrap()
-            .add_rate_limited_after(Duration::ZERO);
+        queue.get().await.unwrap().complete(FAILED);
     }
     let begun = Instant::now();
     sleep(Duration::from_secs(1)).await;
@@ -457,7 +452,7 @@ async fn q4_a_resync_is_spread_over_its_period() {
             let item = queue.get().await.unwrap();
             assert_eq!(item.lane(), Lane::Background);
             *handed_out.entry(item.key().clone()).or_insert(0) += 1;
-            item.forget();
+            item.complete(Outcome::Done);
         }
     }
     assert!(handed_out.len() == 99 && handed_out.values().all(|times| *times == 2));
@@ -485,7 +480,7 @@ async fn q3d_resync_retries_an_object_after_ten_periods() {
     let fail = async |tries| {
         for _ in 0..tries {
             let item = queue.get().await.unwrap();
-            item.add_rate_limited_after(Duration::ZERO);
+            item.complete(FAILED);
         }
     };
     for name in &names {
@@ -512,7 +507,7 @@ async fn q3d_resync_retries_an_object_after_ten_periods() {
                 (Lane::Background, 18 + round),
                 "{number}"
             );
-            item.add_rate_limited_after(Duration::ZERO);
+            item.complete(FAILED);
         }
         let (first, last) = (first.unwrap(), begun.elapsed());
         assert!(

@@ -17,9 +17,6 @@ use crate::{
     telemetry::state,
 };
 
-/// Bypasses of the retry backoff in a row, by changes that leave the spec as it was.
-const OVERTAKEN: u32 = 10;
-
 /// Queue of a term with the triggers and failures of its keys; clones share it.
 #[derive(Clone)]
 pub(crate) struct WorkQueue {
@@ -45,11 +42,9 @@ impl WorkQueue {
 
     /// Enqueues an object after a change that left its spec as it was, such as a status update.
     ///
-    /// If the object is failing, its own reconcile may have caused the change. Such changes bypass the retry backoff at most
-    /// [`OVERTAKEN`] times in a row. Otherwise an object whose error message differs each time would be retried without delay.
-    /// The limit applies to all clients, so the cause of a change need not be known.
+    /// If the object is failing, the queue may [defer](Queue::defer_to_retry) the change to the retry.
     pub fn enqueue_status_change(&self, key: Key, kind: &'static str) {
-        if !self.failures.defer_to_retry(&key) {
+        if !self.queue.defer_to_retry(&key) {
             self.changed(key, kind);
         }
     }
@@ -57,7 +52,7 @@ impl WorkQueue {
     /// Enqueues a failing object whose labels or annotations changed: a user may have removed the cause of the failure. The
     /// limit on [status changes](Self::enqueue_status_change) applies.
     pub fn touched(&self, key: Key, kind: &'static str) {
-        if self.failures.has_failed(&key) {
+        if self.queue.has_failed(&key) {
             self.enqueue_status_change(key, kind);
         }
     }
@@ -150,24 +145,6 @@ pub(crate) struct Failures(Mutex<Failing>);
 struct Failing {
     known: HashMap<Key, Why>,
     others: HashSet<Key>,
-    /// Objects whose last attempt was a failure.
-    changes: HashMap<Key, Changes>,
-}
-
-/// Changes of one failing object that left its spec as it was.
-#[derive(Default)]
-struct Changes {
-    /// Consecutive failed attempts with such a change during the attempt, or between it and the previous one.
-    tries: u32,
-    /// Whether such a change arrived since the last attempt ended.
-    is_told: bool,
-}
-
-impl Changes {
-    /// Whether such a change waits for the retry.
-    fn are_deferred(&self) -> bool {
-        self.is_told && self.tries >= OVERTAKEN
-    }
 }
 
 #[derive(Clone)]
@@ -177,24 +154,9 @@ struct Why {
 }
 
 impl Failures {
-    /// Records a failed attempt that will be retried. Returns true if a change was [deferred](Self::defer_to_retry) to a retry with
-    /// backoff, and this retry has none: the caller must enqueue the object.
-    #[must_use]
-    pub fn note(&self, key: &Key, failed: &Failed) -> bool {
+    /// Records a failed attempt that will be retried.
+    pub fn note(&self, key: &Key, failed: &Failed) {
         let mut failing = self.0.lock();
-        let mut was_deferred = false;
-        if failed.retry().is_failure() {
-            let changes = failing.changes.entry(key.clone()).or_default();
-            let is_told = std::mem::take(&mut changes.is_told);
-            changes.tries = if is_told {
-                changes.tries.saturating_add(1)
-            } else {
-                0
-            };
-        } else {
-            let changes = failing.changes.remove(key);
-            was_deferred = changes.is_some_and(|changes| changes.are_deferred());
-        }
         if failing.known.len() < state::MOST || failing.known.contains_key(key) {
             let why = Why {
                 reason: failed.reason().unwrap_or(failed.name()),
@@ -205,34 +167,14 @@ impl Failures {
         } else {
             failing.others.insert(key.clone());
         }
-        was_deferred
     }
 
-    /// Whether the last attempt was a failure. Conflicts and postponed writes are not failures.
-    pub fn has_failed(&self, key: &Key) -> bool {
-        self.0.lock().changes.contains_key(key)
-    }
-
-    /// Records a change that left the spec as it was. Returns whether it is deferred to the retry. If that retry does not come,
-    /// [`forget`](Self::forget) or [`note`](Self::note) returns true.
-    pub fn defer_to_retry(&self, key: &Key) -> bool {
-        let mut failing = self.0.lock();
-        failing.changes.get_mut(key).is_some_and(|changes| {
-            changes.is_told = true;
-            changes.are_deferred()
-        })
-    }
-
-    /// Removes an object that has succeeded or is not retried. Returns true if a change was [deferred](Self::defer_to_retry): the
-    /// caller must enqueue the object.
-    #[must_use]
-    pub fn forget(&self, key: &Key) -> bool {
+    /// Removes an object that has succeeded or is not retried.
+    pub fn forget(&self, key: &Key) {
         let mut failing = self.0.lock();
         if failing.known.remove(key).is_none() {
             failing.others.remove(key);
         }
-        let changes = failing.changes.remove(key);
-        changes.is_some_and(|changes| changes.are_deferred())
     }
 }
 
@@ -244,8 +186,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        api::object::Cached as _,
+        api::{failure::Retry, object::Cached as _},
         config::{app::tests::APP, settings::Config},
+        controller::queue::{Outcome, status_changes::BYPASSES},
         testing::fixtures::{Parent, TestError as Error},
     };
 
@@ -267,7 +210,7 @@ mod tests {
             .collect();
         for _ in 0..2 {
             for key in &keys {
-                assert!(!work_queue.failures.note(key, &failed));
+                work_queue.failures.note(key, &failed);
             }
         }
         let state = work_queue.state();
@@ -278,11 +221,11 @@ mod tests {
         let text = serde_json::to_string(&state).unwrap_or_default();
         assert!(text.len() < 100_000, "{}", text.len());
         for key in &keys[..500] {
-            assert!(!work_queue.failures.forget(key));
+            work_queue.failures.forget(key);
         }
         assert_eq!(work_queue.failing().total, 500);
         // A removed object makes room for another.
-        assert!(!work_queue.failures.note(&keys[500], &failed));
+        work_queue.failures.note(&keys[500], &failed);
         let state = work_queue.failing();
         assert_eq!((state.total, &*state.objects[0].name), (500, "500"));
     }
@@ -304,14 +247,16 @@ mod tests {
             (1, 3.)
         );
         let failed = Failed::of(&Parent::KIND, &Error::Rejected("no".into()));
-        assert!(!work_queue.failures.note(&key, &failed));
-        item.add_rate_limited_after(Duration::from_secs(7));
+        work_queue.failures.note(&key, &failed);
+        item.complete(Outcome::Failed(Retry::Backoff(Duration::from_secs(7))));
         let state = work_queue.state();
         assert_eq!((state.delayed, state.in_work.total), (1, 0));
         let shown = &state.failing.objects[0];
         assert_eq!((shown.attempts, shown.retry_in_seconds), (1, Some(7.)));
         assert_eq!((&*shown.reason, &*shown.error), ("Rejected", "no"));
     }
+
+    const REJECTED: Outcome = Outcome::Failed(Retry::Backoff(Duration::ZERO));
 
     /// Changes that each attempt causes bypass the backoff a few times, then not. It makes no difference whether the watch
     /// delivers them before or after the end of the attempt, or how many there are. A deferred change is enqueued after a
@@ -320,51 +265,49 @@ mod tests {
     async fn q3c_status_changes_bypass_the_delay_a_few_times() {
         let work_queue = work_queue();
         let key = Key::new("n", "a");
+        let is_queued = || work_queue.queue.stats().depth == [1, 0, 0];
         let told = || {
             for _ in 0..3 {
                 work_queue.enqueue_status_change(key.clone(), Parent::KIND.kind);
             }
-            work_queue.queue.stats().depth == [1, 0, 0]
+            is_queued()
         };
-        let fail = async |is_told: bool, error| {
+        let complete = async |is_told: bool, outcome| {
             let item = work_queue.queue.get().await.unwrap();
             if is_told {
                 told();
             }
-            let failed = Failed::of(&Parent::KIND, &error);
-            let was_deferred = work_queue.failures.note(&key, &failed);
-            item.add_rate_limited_after(Duration::ZERO);
-            was_deferred
+            item.complete(outcome);
         };
-        let rejected = || Error::Rejected("no".into());
         assert!(told(), "it does not fail");
-        assert!(!fail(false, rejected()).await);
+        complete(false, REJECTED).await;
         for _ in 0..2 {
-            for tries in 0..OVERTAKEN {
+            for tries in 0..BYPASSES {
                 assert!(told(), "{tries}");
-                assert!(!fail(tries % 2 == 0, rejected()).await);
+                complete(tries % 2 == 0, REJECTED).await;
             }
             for _ in 0..3 {
                 assert!(!told());
-                assert!(!fail(true, rejected()).await);
+                complete(true, REJECTED).await;
             }
-            assert!(!fail(false, rejected()).await);
-            assert!(!fail(false, rejected()).await);
+            complete(false, REJECTED).await;
+            complete(false, REJECTED).await;
         }
-        for _ in 0..OVERTAKEN {
+        for _ in 0..BYPASSES {
             told();
-            assert!(!fail(false, rejected()).await);
+            complete(false, REJECTED).await;
         }
         // A conflict is not a failure: the change that waited for the retry is enqueued.
         assert!(!told());
-        assert!(fail(false, Error::Conflict).await);
-        for _ in 0..OVERTAKEN + 5 {
+        let conflict = Outcome::Failed(Retry::Conflict);
+        complete(false, conflict).await;
+        assert!(is_queued());
+        for _ in 0..BYPASSES + 5 {
             assert!(told());
-            assert!(!fail(true, Error::Conflict).await);
+            complete(true, conflict).await;
         }
-        let item = work_queue.queue.get().await.unwrap();
-        assert!(!work_queue.failures.forget(&key));
-        item.forget();
+        complete(false, Outcome::Done).await;
+        assert!(!is_queued());
     }
 
     /// A new annotation enqueues a failing object at most ten times in a row, and no other object.
@@ -376,26 +319,22 @@ mod tests {
             work_queue.touched(key.clone(), Parent::KIND.kind);
             work_queue.queue.stats().depth == [1, 0, 0]
         };
+        let complete = async |outcome| {
+            let item = work_queue.queue.get().await.unwrap();
+            item.complete(outcome);
+        };
         assert!(!touched(), "it does not fail");
         work_queue.changed(key.clone(), Parent::KIND.kind);
-        for tries in 0..OVERTAKEN + 2 {
-            let item = work_queue.queue.get().await.unwrap();
-            let rejected = Failed::of(&Parent::KIND, &Error::Rejected("no".into()));
-            assert!(!work_queue.failures.note(&key, &rejected));
-            item.add_rate_limited_after(Duration::ZERO);
-            assert_eq!(touched(), tries < OVERTAKEN, "{tries}");
+        for tries in 0..BYPASSES + 2 {
+            complete(REJECTED).await;
+            assert_eq!(touched(), tries < BYPASSES, "{tries}");
         }
         // A retry without a change before it resets the limit.
         for _ in 0..2 {
-            let item = work_queue.queue.get().await.unwrap();
-            let rejected = Failed::of(&Parent::KIND, &Error::Rejected("no".into()));
-            assert!(!work_queue.failures.note(&key, &rejected));
-            item.add_rate_limited_after(Duration::ZERO);
+            complete(REJECTED).await;
         }
         assert!(touched());
-        let item = work_queue.queue.get().await.unwrap();
-        assert!(!work_queue.failures.forget(&key));
-        item.forget();
+        complete(Outcome::Done).await;
         assert!(!touched());
     }
 

@@ -52,6 +52,7 @@ pub(crate) mod lane;
 mod model;
 mod slow_namespaces;
 mod state;
+pub(crate) mod status_changes;
 #[cfg(test)]
 mod tests;
 
@@ -64,10 +65,28 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::config::settings::Backoff;
+use crate::{api::failure::Retry, config::settings::Backoff};
 use bucket::later;
 use lane::{Lane, Stats};
 use state::{RetryCounts, State};
+
+/// Shortest delay of an object that requests its own requeue. So one object causes at most ten reconciles per second in this
+/// way.
+pub(crate) const MIN_REQUEUE_DELAY: Duration = Duration::from_millis(100);
+
+/// Result of an attempt.
+#[derive(Clone, Copy, Debug)]
+pub enum Outcome {
+    /// Nothing is left to do. The failures of the key are forgotten.
+    Done,
+    /// Like [`Done`](Self::Done), but the key is queued again after this delay, at least [`MIN_REQUEUE_DELAY`].
+    After(Duration),
+    /// Neither a success nor a failure. The key is queued again on [`Lane::Background`], after [`MIN_REQUEUE_DELAY`] if its
+    /// last attempt had this outcome too.
+    StatusPending { again: bool },
+    /// The attempt failed.
+    Failed(Retry),
+}
 
 /// Work queue; clones share it. The [module](self) describes its guarantees.
 pub struct Queue<K: Clone + Eq + Hash>(Arc<Shared<K>>);
@@ -129,6 +148,19 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         let mut state = self.state(now);
         state.resync(key, longest, now);
         self.call_worker(state);
+    }
+
+    /// Records a change that kept the object's spec. Returns whether the change is deferred to the [retry of a failing
+    /// object](status_changes). If that retry does not come, the change is enqueued after the attempt.
+    #[must_use]
+    pub fn defer_to_retry(&self, key: &K) -> bool {
+        self.0.state.lock().defer_to_retry(key)
+    }
+
+    /// Whether the last attempt was a failure. Conflicts and postponed writes are not failures.
+    #[must_use]
+    pub fn has_failed(&self, key: &K) -> bool {
+        self.0.state.lock().has_failed(key)
     }
 
     /// Waits for the next key and returns it, or `None` after the shutdown. Cancel-safe: a key is either returned or still in
@@ -267,8 +299,7 @@ impl<K: Clone + Eq + Hash> Drop for Watch<'_, K> {
 /// A key with a worker. No other worker gets the key until this is dropped.
 ///
 /// A drop releases the key without a result, for example when an attempt was cut short. The key is queued again only if it was
-/// added during the attempt. Do not move the item into code that may panic. The caller can then count the panic with
-/// [`add_rate_limited_after`](Self::add_rate_limited_after).
+/// added during the attempt. Do not move the item into code that may panic. The caller can then count the panic as a failure.
 #[must_use = "dropping it gives the key back"]
 pub struct WorkItem<K: Clone + Eq + Hash> {
     queue: Queue<K>,
@@ -299,18 +330,41 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
         self.tries.failures
     }
 
-    /// Returns the number of [quiet retries](Self::requeue_rate_limited) since the last failure.
+    /// Returns the number of [quiet retries](Retry::is_quiet) since the last failure.
     pub fn requeues(&self) -> u32 {
         self.tries.quiet
     }
 
-    /// Queues the key again after its release, as if the object had [changed](Lane::Event).
-    pub fn add(&self) {
-        self.queue.add(self.key.clone(), Lane::Event);
+    /// Releases the key, and queues it again as the outcome requires. Returns the delay of a retry, else zero.
+    pub fn complete(self, outcome: Outcome) -> Duration {
+        match outcome {
+            Outcome::Done | Outcome::Failed(Retry::OnChange) => self.forget(),
+            Outcome::After(delay) => {
+                let delay = delay.max(MIN_REQUEUE_DELAY);
+                (self.queue).add_after(self.key.clone(), Lane::Background, delay);
+                self.forget();
+            }
+            // The drop keeps the count of failures. Otherwise each postponed status would reset the backoff of a status that
+            // cannot be written.
+            Outcome::StatusPending { again: true } => {
+                (self.queue).add_after(self.key.clone(), Lane::Background, MIN_REQUEUE_DELAY);
+            }
+            Outcome::StatusPending { again: false } => {
+                self.queue.add(self.key.clone(), Lane::Background);
+            }
+            Outcome::Failed(Retry::Backoff(least)) => return self.add_rate_limited_after(least),
+            Outcome::Failed(Retry::After(time)) => {
+                return self.add_after(time.max(MIN_REQUEUE_DELAY));
+            }
+            Outcome::Failed(Retry::Conflict | Retry::Requeue) => {
+                return self.requeue_rate_limited();
+            }
+        }
+        Duration::ZERO
     }
 
     /// Releases the key and forgets its failures. Use it for deleted objects too: nothing of the key remains.
-    pub fn forget(self) {
+    fn forget(self) {
         self.queue.forget(&self.key);
     }
 
@@ -318,19 +372,19 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
     ///
     /// The delay is zero if the key was added during the attempt: it is then queued without backoff. Nothing queues the key
     /// before `least`, the `Retry-After` of the API server.
-    pub fn add_rate_limited_after(self, least: Duration) -> Duration {
+    fn add_rate_limited_after(self, least: Duration) -> Duration {
         self.give_back(|state, key, now| state.retry(key, least, now))
     }
 
     /// Releases the key and queues it with backoff, without counting a failure. These retries have their own backoff, which
     /// each failure resets. So a conflict of an object with many failures does not wait for the long delay of those failures.
-    pub fn requeue_rate_limited(self) -> Duration {
+    fn requeue_rate_limited(self) -> Duration {
         self.give_back(State::retry_quietly)
     }
 
     /// Releases the key and queues it on [`Lane::Retry`] after `delay`, or sooner if it was added during the attempt. Returns
     /// the actual delay. This is not a failure: the count of failures, their backoff and the bucket stay unchanged.
-    pub fn add_after(self, delay: Duration) -> Duration {
+    fn add_after(self, delay: Duration) -> Duration {
         self.give_back(|state, key, now| state.put_off(key, delay, now))
     }
 

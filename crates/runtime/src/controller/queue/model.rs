@@ -5,7 +5,10 @@
 
 use std::{mem, time::Duration};
 
-use super::lane::{Lane, Stats};
+use super::{
+    lane::{Lane, Stats},
+    status_changes::BYPASSES,
+};
 
 pub type Key = u8;
 
@@ -79,6 +82,8 @@ pub struct Model {
     failures: Vec<Key>,
     /// One entry for each quiet retry since the last failure or success.
     quiet: Vec<Key>,
+    /// Keys whose last attempt failed. For each: the failed attempts in a row that had a change, and whether one came since.
+    failed: Vec<(Key, u32, bool)>,
     /// Time when the burst of each key is full again.
     whole: [u64; 9],
     /// Time until the bucket is full, in milliseconds.
@@ -161,6 +166,23 @@ impl Model {
         }
         self.undelay(key);
         self.delay(key, Lane::Background, slot, Some(slot));
+    }
+
+    pub fn defer_to_retry(&mut self, key: Key) -> bool {
+        let failed = self.failed.iter_mut().find(|f| f.0 == key);
+        failed.is_some_and(|failed| {
+            failed.2 = true;
+            failed.1 >= BYPASSES
+        })
+    }
+
+    /// Ends the deferral of changes after an attempt that did not fail.
+    fn add_deferred(&mut self, key: Key) {
+        let deferred = |f: &(Key, u32, bool)| f.0 == key && f.1 >= BYPASSES && f.2;
+        if self.failed.iter().any(deferred) {
+            self.add(key, Lane::Event);
+        }
+        self.failed.retain(|f| f.0 != key);
     }
 
     pub fn get(&mut self) -> Option<Got> {
@@ -315,6 +337,7 @@ impl Model {
     }
 
     pub fn forget(&mut self, key: Key) {
+        self.add_deferred(key);
         self.failures.retain(|f| *f != key);
         self.quiet.retain(|f| *f != key);
         self.is_over(key);
@@ -323,11 +346,16 @@ impl Model {
     pub fn retry(&mut self, key: Key, least: u64) -> Duration {
         let before = count(&self.failures, key);
         self.failures.push(key);
+        let failed = self.failed.iter().find(|f| f.0 == key);
+        let attempts = failed.filter(|f| f.2).map_or(0, |f| f.1 + 1);
+        self.failed.retain(|f| f.0 != key);
+        self.failed.push((key, attempts, false));
         self.quiet.retain(|f| *f != key);
         self.back_off(key, before, least)
     }
 
     pub fn retry_quietly(&mut self, key: Key) -> Duration {
+        self.add_deferred(key);
         let before = count(&self.quiet, key);
         self.quiet.push(key);
         self.back_off(key, before, 0)
@@ -364,6 +392,7 @@ impl Model {
 
     pub fn put_off(&mut self, key: Key, delay: u64) -> Duration {
         self.retries += 1;
+        self.add_deferred(key);
         self.is_over(key);
         self.add_after(key, Lane::Retry, delay);
         let delayed = self.delayed.iter().find(|d| d.key == key);

@@ -20,6 +20,7 @@ use super::{
     change_limit::ChangeLimit,
     lane::{Lane, Lanes, Stats},
     slow_namespaces::{HUNG, SlowNamespaces},
+    status_changes::StatusChanges,
 };
 use crate::config::{backoff::Delays, settings::Backoff};
 
@@ -79,6 +80,7 @@ pub(super) struct State<K> {
     workers: usize,
     /// Retries of each key that has failed and not succeeded since.
     tries: HashMap<K, RetryCounts>,
+    status_changes: StatusChanges<K>,
     /// Waiting keys of namespaces that are not slow.
     lanes: Lanes<K>,
     /// Slow namespaces with their waiting keys.
@@ -113,6 +115,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             swift: BTreeMap::new(),
             workers,
             tries: HashMap::new(),
+            status_changes: StatusChanges::default(),
             lanes: Lanes::default(),
             slow: SlowNamespaces::new(workers, namespace),
             delayed: BTreeMap::new(),
@@ -376,11 +379,13 @@ impl<K: Clone + Eq + Hash> State<K> {
         let backoff = self.delays.after(tries.failures);
         tries.failures = tries.failures.saturating_add(1);
         tries.quiet = 0;
+        self.status_changes.failed(key);
         self.back_off(key, backoff, least, now)
     }
 
     /// Like [`retry`](Self::retry), without counting a failure.
     pub(super) fn retry_quietly(&mut self, key: &K, now: Instant) -> Duration {
+        self.enqueue_deferred(key, now);
         let tries = self.tries.entry(key.clone()).or_default();
         let backoff = self.delays.after(tries.quiet);
         tries.quiet = tries.quiet.saturating_add(1);
@@ -447,6 +452,7 @@ impl<K: Clone + Eq + Hash> State<K> {
     /// Queues a key with a worker after `delay`. Returns the actual delay.
     pub(super) fn put_off(&mut self, key: &K, delay: Duration, now: Instant) -> Duration {
         self.retries += 1;
+        self.enqueue_deferred(key, now);
         self.is_over(key, now);
         self.enqueue_at(key.clone(), Lane::Retry, later(now, delay), None, now);
         self.delay(key, now)
@@ -461,8 +467,26 @@ impl<K: Clone + Eq + Hash> State<K> {
     }
 
     pub(super) fn forget(&mut self, key: &K, now: Instant) {
+        self.enqueue_deferred(key, now);
         self.tries.remove(key);
         self.is_over(key, now);
+    }
+
+    /// Queues a key whose change was [deferred](Self::defer_to_retry) to a retry, after an attempt that did not fail.
+    fn enqueue_deferred(&mut self, key: &K, now: Instant) {
+        if self.status_changes.has_deferred(key) {
+            self.enqueue(key.clone(), Lane::Event, now);
+        }
+    }
+
+    /// [`Queue::defer_to_retry`](super::Queue::defer_to_retry).
+    pub(super) fn defer_to_retry(&mut self, key: &K) -> bool {
+        self.status_changes.defer_to_retry(key)
+    }
+
+    /// [`Queue::has_failed`](super::Queue::has_failed).
+    pub(super) fn has_failed(&self, key: &K) -> bool {
+        self.status_changes.has_failed(key)
     }
 
     /// Drops all queued keys and rejects later ones.
@@ -569,6 +593,7 @@ impl<K: Clone + Eq + Hash> State<K> {
             && self.processing.is_empty()
             && self.swift.is_empty()
             && self.tries.is_empty()
+            && self.status_changes.is_empty()
             && self.pace.is_empty()
             && self.delayed.is_empty()
             && self.lanes.is_empty()

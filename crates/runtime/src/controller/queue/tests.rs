@@ -70,6 +70,7 @@ enum Op {
     Add(Key, Lane),
     AddAfter(Key, Lane, u64),
     Resync(Key, u64),
+    StatusChange(Key),
     Get,
     GetsOn(Key),
     Succeed(usize),
@@ -90,6 +91,7 @@ fn op() -> impl Strategy<Value = Op> {
         40 => (key(), lane()).prop_map(|(k, l)| Op::Add(k, l)),
         20 => (key(), lane(), 0..50_u64).prop_map(|(k, l, d)| Op::AddAfter(k, l, d)),
         10 => (key(), 0..30_u64).prop_map(|(k, longest)| Op::Resync(k, longest)),
+        20 => key().prop_map(Op::StatusChange),
         60 => Just(Op::Get),
         10 => key().prop_map(Op::GetsOn),
         10 => held().prop_map(Op::Succeed),
@@ -134,6 +136,15 @@ impl Both {
                 queue.resync(*key, Duration::from_millis(*longest));
                 model.resync(*key, *longest);
                 self.owed.insert(*key);
+            }
+            Op::StatusChange(key) => {
+                let is_deferred = queue.defer_to_retry(key);
+                assert_eq!(is_deferred, model.defer_to_retry(*key));
+                if !is_deferred {
+                    queue.add(*key, Lane::Event);
+                    model.add(*key, Lane::Event);
+                    self.owed.insert(*key);
+                }
             }
             Op::Get => {
                 let taken = try_take(queue);
@@ -236,6 +247,9 @@ fn side_by_side(ops: &[Op]) {
         }
         for key in 0..8 {
             both.queue.forget(&key);
+        }
+        while let Some(taken) = try_take(&both.queue) {
+            taken.forget();
         }
         advance(Duration::from_secs(100)).await;
         let _ = both.queue.stats();

@@ -1,0 +1,69 @@
+//! Changes of failing objects that keep the spec, such as a status update.
+//!
+//! The object's own reconcile may have caused such a change. So it bypasses the backoff at most [`BYPASSES`] times in a row.
+//! Otherwise an object whose error message differs each time would be retried without delay. The limit applies to all clients,
+//! so the cause of a change need not be known.
+
+use std::{collections::HashMap, hash::Hash};
+
+/// Bypasses of the backoff in a row.
+pub(in crate::controller) const BYPASSES: u32 = 10;
+
+/// Keys whose last attempt was a failure.
+pub(super) struct StatusChanges<K>(HashMap<K, Changes>);
+
+#[derive(Default)]
+struct Changes {
+    /// Consecutive failed attempts with a change during the attempt, or between it and the previous one.
+    attempts: u32,
+    /// Whether a change arrived since the last attempt ended.
+    has_changed: bool,
+}
+
+impl Changes {
+    fn are_deferred(&self) -> bool {
+        self.has_changed && self.attempts >= BYPASSES
+    }
+}
+
+impl<K> Default for StatusChanges<K> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<K: Clone + Eq + Hash> StatusChanges<K> {
+    /// Whether the last attempt was a failure. Conflicts and postponed writes are not failures.
+    pub(super) fn has_failed(&self, key: &K) -> bool {
+        self.0.contains_key(key)
+    }
+
+    /// Records a change. Returns whether it is deferred to the retry.
+    pub(super) fn defer_to_retry(&mut self, key: &K) -> bool {
+        self.0.get_mut(key).is_some_and(|changes| {
+            changes.has_changed = true;
+            changes.are_deferred()
+        })
+    }
+
+    /// Records an attempt that failed.
+    pub(super) fn failed(&mut self, key: &K) {
+        let changes = self.0.entry(key.clone()).or_default();
+        let has_changed = std::mem::take(&mut changes.has_changed);
+        changes.attempts = if has_changed {
+            changes.attempts.saturating_add(1)
+        } else {
+            0
+        };
+    }
+
+    /// Records an attempt that did not fail. Returns whether a change was deferred to a retry, which does not follow.
+    pub(super) fn has_deferred(&mut self, key: &K) -> bool {
+        self.0.remove(key).is_some_and(|it| it.are_deferred())
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
