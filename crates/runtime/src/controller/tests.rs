@@ -26,13 +26,25 @@ use tokio::{
 
 use super::*;
 use crate::{
-    cache::{readiness::namespace::Reason, store::Store, watch::STREAM_SILENCE},
+    api::failure::Retry,
+    cache::{
+        readiness::namespace::Reason,
+        store::{Snapshot, Store},
+        watch::STREAM_SILENCE,
+    },
     client::transport::READ_TIMEOUT,
     config::app::tests::APP,
-    controller::queue::MIN_REQUEUE_DELAY,
+    controller::{
+        queue::{MIN_REQUEUE_DELAY, Outcome},
+        worker::QUIET_CONFLICTS,
+    },
     reconcile::{
         error::ApiError,
-        writer::disputes::{AT_ONCE, Desired, DisputeTracker, Requester},
+        reconciler::{Action, Context, Failed},
+        writer::{
+            Writer,
+            disputes::{AT_ONCE, Desired, DisputeTracker, Requester},
+        },
     },
     telemetry::health::Probe,
     testing::fixtures::{Child, Parent, Parents, TestError as Error, object},

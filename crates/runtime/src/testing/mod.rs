@@ -21,7 +21,7 @@ use crate::{
     },
     client::context::ClientContext,
     config::{app::App, environment::Host},
-    controller::{Work, builder::Builder},
+    controller::{builder::Builder, object_reconciler::ObjectReconciler},
     reconcile::reconciler::{Action, Attempt, Context, Reconciler},
     telemetry::{
         events::{Recorder, event::EventSource},
@@ -31,7 +31,7 @@ use crate::{
 
 /// A reconciler whose stores have no watches. There is no election, and events are discarded.
 pub struct Harness<R: Reconciler> {
-    work: Work<R>,
+    work: ObjectReconciler<R>,
     enqueued: Enqueued,
     client: Client,
 }
@@ -65,7 +65,7 @@ impl<R: Reconciler> Harness<R> {
         };
         let (recorder, _) = Recorder::new(client.clone(), about, &metrics, || false);
         Self {
-            work: Work {
+            work: ObjectReconciler {
                 reconciler,
                 primary,
                 informers,

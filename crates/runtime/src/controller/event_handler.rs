@@ -1,0 +1,137 @@
+//! Enqueues the objects that a change affects.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::sync::watch as channel;
+use tracing::warn;
+
+use crate::{
+    api::{
+        key::Key,
+        object::{Cached, Primary, asks_for},
+        panic::catch,
+    },
+    cache::{
+        readiness::Scopes,
+        store::{Change, Store},
+    },
+    controller::{queue::lane::Lane, work_queue::WorkQueue},
+};
+
+/// Delay of a reconcile after a change of rollout counters. One reconcile then covers the changes of several pods. The end of a
+/// rollout is enqueued without delay.
+const ROLLOUT_DEBOUNCE: Duration = Duration::from_secs(1);
+
+/// Enqueues the objects that a change affects.
+pub(crate) struct EventHandler<P> {
+    pub work_queue: channel::Receiver<Option<WorkQueue>>,
+    pub primaries: Arc<Store<P>>,
+    pub scopes: Arc<Scopes>,
+}
+
+impl<P: Primary> EventHandler<P> {
+    /// Changes before the scope is in sync are ignored: its initial sync covers them.
+    pub fn primary_changed(&self, change: &Change<P>) {
+        if let Some(work_queue) = &*self.work_queue.borrow()
+            && self.scopes.is_in_sync(&change.key)
+        {
+            let key = change.key.clone();
+            if change.is_touch {
+                work_queue.touched(key, P::KIND.kind);
+            } else if asks_for_the_same(change) {
+                work_queue.enqueue_status_change(key, P::KIND.kind);
+            } else {
+                work_queue.changed(key, P::KIND.kind);
+            }
+        }
+    }
+
+    /// Enqueues the current and the previous owner, and the objects that reference the changed one. A referencing object may
+    /// wait for a name that another client's object had.
+    pub fn dependent_changed<V: Cached>(&self, change: &Change<V>) {
+        let work_queue = self.work_queue.borrow();
+        let concerns = || !change.is_touch && self.scopes.is_in_sync(&change.key);
+        let Some(work_queue) = work_queue.as_ref().filter(|_| concerns()) else {
+            return;
+        };
+        let views = [&change.old, &change.new].into_iter().flatten();
+        let owners = views.flat_map(|view| view.references());
+        let owners = owners.map(|owner| change.key.sibling(owner));
+        let mut keys = owners
+            .chain(self.primaries.referrers(&change.key))
+            .peekable();
+        if keys.peek().is_none() {
+            return;
+        }
+        let is_rollout_update = match (&change.old, &change.new) {
+            (Some(old), Some(new)) => is_rollout_update(&change.key, &**old, &**new),
+            _ => false,
+        };
+        for key in keys {
+            if is_rollout_update {
+                work_queue.triggers.note(&key, Lane::Event, V::KIND.kind);
+                work_queue
+                    .queue
+                    .add_after(key, Lane::Event, ROLLOUT_DEBOUNCE);
+            } else {
+                work_queue.changed(key, V::KIND.kind);
+            }
+        }
+    }
+}
+
+/// Whether only the status, metadata or unread fields changed. A panic counts as such a change: otherwise the object would be
+/// retried without delay.
+fn asks_for_the_same<P: Primary>(change: &Change<P>) -> bool {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else {
+        return false;
+    };
+    let is_same = || asks_for(&**old) == asks_for(&**new);
+    catch(&P::KIND, "Cached::content", is_same).unwrap_or(true)
+}
+
+fn is_rollout_update<V: Cached>(key: &Key, old: &V, new: &V) -> bool {
+    let method = "Cached::is_rollout_update";
+    catch(&V::KIND, method, || V::is_rollout_update(old, new)).unwrap_or_else(|panicked| {
+        warn!(object = %key, "{panicked}; treating the change as no rollout progress");
+        false
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::fixtures::{Parent, ParentStatus};
+
+    /// A new generation or another object changes the desired state; a new status does not.
+    #[test]
+    fn q3c_status_change_keeps_the_desired_state() {
+        let parent = |uid: &str, generation, observed_generation| {
+            let parent = Parent {
+                uid: uid.into(),
+                generation,
+                child: None,
+                status: ParentStatus {
+                    observed_generation,
+                },
+            };
+            Some(Arc::new(parent))
+        };
+        for (old, new, expected) in [
+            (parent("u", 1, 0), parent("u", 1, 1), true),
+            (parent("u", 1, 0), parent("u", 2, 1), false),
+            (parent("u", 1, 0), parent("v", 1, 1), false),
+            (parent("u", 1, 1), parent("u", 1, 1), true),
+            (None, parent("u", 1, 1), false),
+            (parent("u", 1, 1), None, false),
+        ] {
+            let change = Change {
+                key: Key::new("n", "a"),
+                old,
+                new,
+                is_touch: false,
+            };
+            assert_eq!(asks_for_the_same(&change), expected, "{change:?}");
+        }
+    }
+}

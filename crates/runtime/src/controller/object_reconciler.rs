@@ -1,0 +1,145 @@
+//! Reconciles one object with the stores of this replica.
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use tracing::{Span, warn};
+
+use crate::{
+    api::{
+        key::Key,
+        object::{Cached as _, Primary as _},
+        panic::catch,
+    },
+    cache::{
+        readiness::Scopes,
+        store::{Freshness, Snapshot},
+    },
+    config::environment::Host,
+    controller::builder::Informers,
+    reconcile::{
+        error::ApiError,
+        reconciler::{Action, Attempt, Context, Detached, Failed, Reconciler},
+        writer::Writer,
+    },
+    telemetry::{events::Recorder, log::log_once::LogLimiter, trace},
+};
+
+/// Reconciler and stores, which the workers share.
+pub(crate) struct ObjectReconciler<R: Reconciler> {
+    pub reconciler: R,
+    pub primary: Arc<Writer<R::Primary>>,
+    pub informers: Informers<R::Primary>,
+    pub recorder: Recorder,
+    pub scopes: Arc<Scopes>,
+    pub log: Arc<LogLimiter>,
+    pub host: Host,
+}
+
+impl<R: Reconciler> ObjectReconciler<R> {
+    pub async fn reconcile(&self, key: &Key, attempt: &dyn Attempt) -> Result<Action, R::Error> {
+        let objects = self.primary.store();
+        let Some(seen) = objects.get(key) else {
+            trace::decided(format!("nothing: the {} is gone", R::Primary::KIND.kind));
+            return Ok(Action::Done);
+        };
+        let span = Span::current();
+        span.record("object.uid", seen.view.uid());
+        span.record("object.generation", seen.view.generation());
+        if let Some(by) = seen.view.trace().filter(|_| !seen.view.is_observed()) {
+            trace::because_of(by);
+        }
+        let cx = self.context(key, &seen, attempt);
+        self.check(&cx, &seen).await.inspect_err(|error| {
+            let kind = R::Primary::KIND.kind;
+            trace::decided(match error {
+                ApiError::Conflict => format!("nothing: the watch of the {kind} is behind"),
+                _ => format!("nothing: the {kind} cannot be looked up"),
+            });
+        })?;
+        self.reconciler.reconcile(&cx, &seen).await
+    }
+
+    /// Verifies the object with a live read if a response cast doubt on the cached version. So no write is based on a deleted
+    /// object or an outdated spec.
+    async fn check(
+        &self,
+        cx: &Context<'_, R::Primary>,
+        seen: &Snapshot<R::Primary>,
+    ) -> Result<(), ApiError> {
+        let (key, objects) = (cx.key(), self.primary.store());
+        match objects.standing(key) {
+            Freshness::Fresh => Ok(()),
+            Freshness::Conflicted | Freshness::Stale => self.primary.verify_current(cx, seen).await,
+        }
+    }
+
+    pub fn context<'a>(
+        &'a self,
+        key: &'a Key,
+        seen: &'a Snapshot<R::Primary>,
+        attempt: &'a dyn Attempt,
+    ) -> Context<'a, R::Primary> {
+        Context {
+            key,
+            seen,
+            host: &self.host,
+            recorder: &self.recorder,
+            log: &self.log,
+            attempt,
+            inputs: self.informers.inputs(key, &seen.view),
+            is_dry_run: false,
+            has_changes: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether a reconcile would have nothing to do. A positive result is cached until the object or a related object changes,
+    /// or missing permissions in its scope are restored.
+    pub fn is_up_to_date(&self, key: &Key) -> bool {
+        let method = "Reconciler::is_up_to_date";
+        catch(&R::Primary::KIND, method, || self.has_nothing_to_do(key)).unwrap_or_else(
+            |panicked| {
+                // The worker that reconciles it handles the panic.
+                let failed = Failed::from(panicked);
+                if self.log.should_log(&failed) {
+                    warn!(object = %key, "{failed}; reconciling it");
+                }
+                false
+            },
+        )
+    }
+
+    fn has_nothing_to_do(&self, key: &Key) -> bool {
+        let objects = self.primary.store();
+        let basis = |view: &R::Primary| {
+            self.informers.basis(key, view) ^ self.scopes.rights_regained(key) << 1
+        };
+        if let Some((view, noted)) = objects.input_fingerprint(key)
+            && noted == basis(&view)
+        {
+            return true;
+        }
+        let Some(seen) = objects.get(key) else {
+            return true;
+        };
+        if objects.standing(key) != Freshness::Fresh {
+            // The retry after the conflict verifies the object, and this result does not shorten its delay. If the term has
+            // changed since, that retry is lost, and the add that follows replaces it.
+            return false;
+        }
+        let basis = basis(&seen.view);
+        // The result is not cached while a rejected status is suppressed: when the suppression expires, the status has to be
+        // written.
+        let is_status_suppressed = self.primary.is_status_suppressed(key, &seen);
+        let is_up_to_date = {
+            let cx = Context {
+                is_dry_run: true,
+                ..self.context(key, &seen, &Detached { leads: true })
+            };
+            self.reconciler.is_up_to_date(&cx, &seen)
+        };
+        if is_up_to_date && !is_status_suppressed {
+            objects.note_up_to_date(key, seen.version, basis);
+        }
+        is_up_to_date
+    }
+}
