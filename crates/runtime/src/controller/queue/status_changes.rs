@@ -7,7 +7,7 @@
 use std::{collections::HashMap, hash::Hash};
 
 /// Bypasses of the backoff in a row.
-pub(in crate::controller) const BYPASSES: u32 = 10;
+pub(crate) const BYPASSES: u32 = 10;
 
 /// Keys whose last attempt was a failure.
 pub(super) struct StatusChanges<K>(HashMap<K, Changes>);
