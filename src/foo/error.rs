@@ -18,22 +18,9 @@ pub enum Error {
     #[error("Resource \"{0}\" already exists and is not managed by Foo{1}")]
     ResourceExists(String, String),
 
-    /// The API server rejects the Deployment because of a quota, an admission policy or missing permissions.
-    #[error("the API server rejected the Deployment: {0}")]
-    Rejected(String, Duration),
-
     /// The superseded Deployment cannot be deleted. Its replacement is complete.
     #[error("cannot delete the Deployment of the earlier spec.deploymentName: {0}")]
     DeletionFailed(String, Retry),
-
-    /// An admission policy or a webhook mutated a change of the Deployment. The change is sent again when the Foo or the
-    /// Deployment changes.
-    #[error("admission changed the Deployment: desired {0}")]
-    Overruled(String),
-
-    /// Another client keeps reverting or deleting the Deployment. The [`Duration`] is the delay of the next correction.
-    #[error("another client keeps reverting Deployment {0:?}: desired {1}")]
-    Contested(String, String, Duration),
 
     /// Another client keeps changing the Foo's status. The [`Duration`] is the delay of the next report. The runtime sends an
     /// event to the user.
@@ -44,25 +31,9 @@ pub enum Error {
     #[error("the API server rejected the Foo's status: {0}")]
     StatusRejected(String, Duration),
 
-    /// The namespace is terminating, with the Foo. No object can be created there.
-    #[error("the namespace is being deleted")]
-    NamespaceTerminating,
-
-    /// The object changed between read and write. The next reconcile uses the new version.
-    #[error("conflict: the object changed since it was read")]
-    Conflict,
-
-    /// This replica does not lead, or no longer. The leader continues.
-    #[error("not leading: nothing was written")]
-    NotLeading,
-
-    /// A write of the Deployment timed out in the API server. Its outcome is unknown.
-    #[error("{0}")]
-    TimedOut(String),
-
-    /// A transient failure of the API server.
-    #[error("{0}")]
-    Transient(String, Duration),
+    /// Another error of a request. If it is reported to the user, the request was a write of the Deployment.
+    #[error("{}", message(.0))]
+    Api(ApiError),
 }
 
 impl Error {
@@ -86,7 +57,9 @@ impl Error {
     pub fn between(self, least: Duration, limit: Duration) -> Self {
         let within = |time: Duration| time.min(limit).max(least);
         match self {
-            Self::Contested(name, wanted, time) => Self::Contested(name, wanted, within(time)),
+            Self::Api(ApiError::Contested(name, wanted, time)) => {
+                Self::Api(ApiError::Contested(name, wanted, within(time)))
+            }
             Self::DeletionFailed(words, Retry::After(time)) => {
                 Self::DeletionFailed(words, Retry::After(within(time)))
             }
@@ -100,65 +73,59 @@ impl Failure for Error {
         match self {
             Self::InvalidSpec(_) => "InvalidSpec",
             Self::ResourceExists(..) => "ErrResourceExists",
-            Self::Rejected(..) => "DeploymentRejected",
             Self::DeletionFailed(..) => "DeletionFailed",
-            Self::Overruled(_) => "DeploymentOverruled",
-            Self::Contested(..) => "DeploymentContested",
             Self::StatusContested(..) => "StatusContested",
             Self::StatusRejected(..) => "StatusRejected",
-            Self::NamespaceTerminating => "NamespaceTerminating",
-            Self::Conflict => "Conflict",
-            Self::NotLeading => "NotLeading",
-            Self::TimedOut(_) => "DeploymentTimedOut",
-            Self::Transient(..) => "Transient",
+            Self::Api(ApiError::Rejected(_) | ApiError::Denied(..)) => "DeploymentRejected",
+            Self::Api(ApiError::Overruled(..)) => "DeploymentOverruled",
+            Self::Api(ApiError::Contested(..)) => "DeploymentContested",
+            Self::Api(ApiError::TimedOut(_)) => "DeploymentTimedOut",
+            Self::Api(error) => error.name(),
         }
     }
 
     fn reason(&self) -> Option<&'static str> {
-        let reported = matches!(
-            self,
-            Self::InvalidSpec(_)
-                | Self::ResourceExists(..)
-                | Self::Rejected(..)
-                | Self::DeletionFailed(..)
-                | Self::Overruled(_)
-                | Self::Contested(..)
-                | Self::TimedOut(_)
-        );
-        reported.then(|| self.name())
+        let is_reported = match self {
+            Self::InvalidSpec(_) | Self::ResourceExists(..) | Self::DeletionFailed(..) => true,
+            Self::StatusContested(..) | Self::StatusRejected(..) => false,
+            Self::Api(error) => error.reason().is_some(),
+        };
+        is_reported.then(|| self.name())
     }
 
     fn retry(&self) -> Retry {
         match self {
             Self::InvalidSpec(_) => Retry::OnChange,
-            Self::Conflict => Retry::Conflict,
-            Self::NotLeading | Self::NamespaceTerminating => Retry::Requeue,
+            Self::ResourceExists(..) => Retry::Backoff(Duration::ZERO),
             Self::DeletionFailed(_, retry) => *retry,
-            Self::Contested(.., time) | Self::StatusContested(_, time) => Retry::After(*time),
-            Self::Rejected(_, time) | Self::StatusRejected(_, time) | Self::Transient(_, time) => {
-                Retry::Backoff(*time)
-            }
-            Self::ResourceExists(..) | Self::Overruled(_) | Self::TimedOut(_) => {
-                Retry::Backoff(Duration::ZERO)
-            }
+            Self::StatusContested(_, time) => Retry::After(*time),
+            Self::StatusRejected(_, time) => Retry::Backoff(*time),
+            Self::Api(error) => error.retry(),
         }
     }
 }
 
-/// Maps an error of a Deployment write.
+/// Returns the message for the user, which names the Deployment.
+fn message(error: &ApiError) -> String {
+    match error {
+        ApiError::Rejected(words) | ApiError::Denied(words, _) => {
+            format!("the API server rejected the Deployment: {words}")
+        }
+        ApiError::Overruled(.., wanted) => {
+            format!("admission changed the Deployment: desired {wanted}")
+        }
+        ApiError::Contested(name, wanted, _) => {
+            format!("another client keeps reverting Deployment {name:?}: desired {wanted}")
+        }
+        other => other.to_string(),
+    }
+}
+
 impl From<ApiError> for Error {
     fn from(error: ApiError) -> Self {
         match error {
-            ApiError::Rejected(words) => Self::Rejected(words, Duration::ZERO),
-            ApiError::Denied(words, time) => Self::Rejected(words, time),
-            ApiError::NamespaceTerminating => Self::NamespaceTerminating,
-            ApiError::Conflict => Self::Conflict,
-            ApiError::NotLeading => Self::NotLeading,
             ApiError::Foreign(_, name) => Self::ResourceExists(name, String::new()),
-            ApiError::Overruled(.., wanted) => Self::Overruled(wanted),
-            ApiError::Contested(name, what, time) => Self::Contested(name, what, time),
-            ApiError::TimedOut(words) => Self::TimedOut(words),
-            ApiError::Transient(words, time) => Self::Transient(words, time),
+            other => Self::Api(other),
         }
     }
 }
@@ -167,7 +134,7 @@ impl From<ApiError> for Error {
 mod tests {
     use super::*;
 
-    /// Each error has the right retry, and is reported to the user or not.
+    /// Each error has the right reason, is retried as it should be, and is reported to the user or not.
     #[test]
     fn each_error_is_tried_again_as_it_should_be() {
         let (text, time) = (|| "x".to_owned(), Duration::from_secs(7));
@@ -175,25 +142,39 @@ mod tests {
         for (error, retry, reported) in [
             (Error::InvalidSpec(text()), Retry::OnChange, true),
             (Error::ResourceExists(text(), text()), soon, true),
-            (Error::Rejected(text(), time), Retry::Backoff(time), true),
+            (ApiError::Foreign("x", text()).into(), soon, true),
             (Error::DeletionFailed(text(), soon), soon, true),
             (Error::DeletionFailed(text(), later), later, true),
-            (Error::Overruled(text()), soon, true),
-            (Error::Contested(text(), text(), time), later, true),
             (Error::StatusContested(text(), time), later, false),
             (
                 Error::StatusRejected(text(), time),
                 Retry::Backoff(time),
                 false,
             ),
-            (Error::TimedOut(text()), soon, true),
-            (Error::NamespaceTerminating, Retry::Requeue, false),
-            (Error::Conflict, Retry::Conflict, false),
-            (Error::NotLeading, Retry::Requeue, false),
-            (Error::Transient(text(), time), Retry::Backoff(time), false),
         ] {
             assert_eq!(error.retry(), retry, "{error:?}");
             assert_eq!(error.reason(), reported.then(|| error.name()), "{error:?}");
+        }
+        for (error, name) in [
+            (ApiError::Rejected(text()), "DeploymentRejected"),
+            (ApiError::Denied(text(), time), "DeploymentRejected"),
+            (
+                ApiError::Overruled("x", text(), text()),
+                "DeploymentOverruled",
+            ),
+            (
+                ApiError::Contested(text(), text(), time),
+                "DeploymentContested",
+            ),
+            (ApiError::TimedOut(text()), "DeploymentTimedOut"),
+            (ApiError::NamespaceTerminating, "NamespaceTerminating"),
+            (ApiError::Conflict, "Conflict"),
+            (ApiError::NotLeading, "NotLeading"),
+            (ApiError::Transient(text(), time), "Transient"),
+        ] {
+            let ours = Error::from(error.clone());
+            assert_eq!((ours.name(), ours.retry()), (name, error.retry()));
+            assert_eq!(ours.reason(), error.reason().map(|_| name), "{error:?}");
         }
     }
 }

@@ -178,7 +178,8 @@ impl FooReconciler {
                 if let Some(starting) = starting.filter(|_| patched.changed) {
                     starting.succeed();
                 }
-                let overruled = patched.overruled.as_ref().map(overruled);
+                let missing = patched.overruled.as_ref();
+                let overruled = missing.map(|it| overruled(desired.key.name(), it));
                 if let Some(missing) = &overruled {
                     cx.log_once(
                         missing,
@@ -239,10 +240,10 @@ impl FooReconciler {
         }
         Ok(Change::Nothing(DeploymentState {
             is_queued: desired.keeps_template(),
+            overruled: (difference.as_ref()).map(|it| overruled(desired.key.name(), it)),
             key: desired.key,
             view: actual.view,
             changed: false,
-            overruled: difference.as_ref().map(overruled),
         }))
     }
 
@@ -289,12 +290,13 @@ impl FooReconciler {
         deployed: Option<&DeploymentState>,
         error: Option<&Error>,
     ) -> Option<(Desired<'a>, Snapshot<Deployment>)> {
-        use Error::{Contested, Rejected, ResourceExists, TimedOut};
+        use ApiError::{Contested, Denied, Rejected, TimedOut};
         let is_to_come = match error {
             None => deployed.is_some_and(|new| !new.view.is_complete()),
             Some(error) => matches!(
                 error,
-                ResourceExists(..) | Rejected(..) | Contested(..) | TimedOut(_)
+                Error::ResourceExists(..)
+                    | Error::Api(Rejected(_) | Denied(..) | Contested(..) | TimedOut(_))
             ),
         };
         let served = foo
@@ -376,7 +378,7 @@ impl FooReconciler {
         self.foos.verify_current(cx, foo).await.map_err(failed)?;
         let new = self.deployments.get_live(cx, new).await.map_err(failed)?;
         if !new.is_some_and(|new| is_controlled_by(&new, &foo.view) && new.is_complete()) {
-            return Err(Error::Conflict);
+            return Err(ApiError::Conflict.into());
         }
         let deleted = self.deployments.delete(cx, old, actual).await;
         deleted.map_err(failed)
@@ -459,8 +461,8 @@ impl FooReconciler {
 }
 
 /// Returns the error for changes that a policy or a webhook has overridden.
-fn overruled(missing: &Value) -> Error {
-    Error::Overruled(wanted(missing))
+fn overruled(name: &str, missing: &Value) -> Error {
+    ApiError::Overruled("Deployment", name.to_owned(), wanted(missing)).into()
 }
 
 fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {

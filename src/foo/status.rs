@@ -5,7 +5,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use operator_runtime::{Event, Failure as _, Key};
+use operator_runtime::{ApiError, Event, Failure as _, Key};
 
 use super::{
     api::FooStatus,
@@ -22,7 +22,7 @@ pub struct DeploymentState {
     pub view: std::sync::Arc<Deployment>,
     /// Whether the reconcile wrote it.
     pub changed: bool,
-    /// [`Error::Overruled`] if admission keeps the Deployment from its desired state.
+    /// [`ApiError::Overruled`] if admission keeps the Deployment from its desired state.
     pub overruled: Option<Error>,
     /// Whether its pod template waits for other rollouts to end.
     pub is_queued: bool,
@@ -90,7 +90,7 @@ pub fn of(
             .or_else(|| old.deployment_name.clone()),
         ..FooStatus::default()
     };
-    if matches!(error, Some(Error::Transient(..))) {
+    if matches!(error, Some(Error::Api(ApiError::Transient(..)))) {
         // The pods may die and the Deployment may be deleted while writes fail, so the counts are updated.
         return old.observed_generation.is_some().then(|| FooStatus {
             observed_generation: old.observed_generation,

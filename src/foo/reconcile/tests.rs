@@ -303,7 +303,10 @@ async fn r8_deleted_foo_gets_no_deployment_while_the_watch_lags() {
         collect(10);
         let reconcile = async || {
             let done = reconciler.reconcile(key).await;
-            assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
+            assert!(
+                matches!(done, Err(Error::Api(ApiError::Conflict))),
+                "{done:?}"
+            );
             std::mem::take(&mut *asked.lock())
         };
         let asked = ["POST deployments", "PUT foos/foo/status", "GET foos"];

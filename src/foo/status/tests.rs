@@ -134,7 +134,8 @@ fn what_is_overruled_is_said() {
             (progress.replicas, progress.updated, progress.available) =
                 (replicas, replicas, replicas);
         });
-        deployed.overruled = Some(Error::Overruled("spec.x".into()));
+        deployed.overruled =
+            Some(ApiError::Overruled("Deployment", "web".into(), "spec.x".into()).into());
         let status = of(&foo().view, Some(&deployed), None, NOW).unwrap();
         let expected = if is_ready {
             [
@@ -169,9 +170,9 @@ fn errors_that_concern_the_user_are_reported() {
     assert_eq!(status.conditions[0].message, error.to_string());
     assert_eq!(status.available_replicas, Some(0));
     for quiet in [
-        Error::Conflict,
-        Error::NotLeading,
-        Error::from(operator_runtime::ApiError::transient("down")),
+        ApiError::Conflict.into(),
+        ApiError::NotLeading.into(),
+        Error::from(ApiError::transient("down")),
     ] {
         let view = deployed(|_| {});
         assert_eq!(of(&foo().view, None, Some(&quiet), NOW), None);
@@ -188,15 +189,15 @@ fn r5_counts_follow_the_deployment_with_every_error() {
     for error in [
         Error::InvalidSpec("spec.deploymentName: must not be empty".into()),
         Error::ResourceExists("web".into(), String::new()),
-        Error::Rejected("no".into(), Duration::ZERO),
+        Error::from(ApiError::Rejected("no".into())),
         Error::DeletionFailed("no".into(), Retry::After(Duration::ZERO)),
-        Error::from(operator_runtime::ApiError::transient(
+        Error::from(ApiError::transient(
             "the API server returned 500: a webhook is down",
         )),
-        Error::Transient(
+        Error::from(ApiError::Transient(
             "the API server returned 503: no".into(),
             Duration::from_secs(1),
-        ),
+        )),
     ] {
         let status = of(&foo.view, Some(&one_died), Some(&error), NOW).unwrap();
         assert_eq!(
@@ -205,7 +206,7 @@ fn r5_counts_follow_the_deployment_with_every_error() {
             "{error}"
         );
     }
-    let down = Error::from(operator_runtime::ApiError::transient("down"));
+    let down = Error::from(ApiError::transient("down"));
     let again = of(&foo.view, Some(&deployed(|_| {})), Some(&down), NOW).unwrap();
     assert_eq!(again, foo.view.status, "and nothing else is");
 }
@@ -310,9 +311,9 @@ fn served(new: Option<&DeploymentState>, error: Option<&Error>, is_marked: bool)
 fn r11c_status_counts_the_old_deployment_until_the_new_one_is_available() {
     let begun = deployed(|d| d.progress.available = 0);
     let complete = deployed(|_| {});
-    let down = Error::Transient("the API server returned 503: no".into(), Duration::ZERO);
+    let down = Error::from(ApiError::transient("the API server returned 503: no"));
     let taken = Error::ResourceExists("web".into(), String::new());
-    let refused = Error::Rejected("no".into(), Duration::ZERO);
+    let refused = Error::from(ApiError::Rejected("no".into()));
     let kept = Error::DeletionFailed("no".into(), Retry::Backoff(Duration::ZERO));
     for (new, error, expected) in [
         (Some(&begun), None, "old"),

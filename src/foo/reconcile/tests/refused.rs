@@ -292,9 +292,9 @@ fn what_is_not_reported_is_not_put_off() {
     type Fails = fn(Duration) -> Error;
     let seconds = Duration::from_secs;
     let deletion: Fails = |time| Error::DeletionFailed(String::new(), Retry::After(time));
-    let contested: Fails = |time| Error::Contested("web".into(), String::new(), time);
+    let contested: Fails = |time| ApiError::Contested("web".into(), String::new(), time).into();
     let status = |time| Error::StatusContested(String::new(), seconds(time));
-    let fails = |asked| Error::Transient("500".into(), seconds(asked));
+    let fails = |asked| Error::from(ApiError::Transient("500".into(), seconds(asked)));
     let retry = |error: Result<Action, Error>| error.unwrap_err().retry();
     for put_off in [deletion, contested] {
         for (time, unreported, expected) in [
@@ -320,16 +320,16 @@ fn q3b_fenced_or_conflicting_status_is_not_a_failure() {
     use super::super::merge_results;
     let exists = || Error::ResourceExists("web".into(), String::new());
     let invalid = || Error::InvalidSpec(String::new());
-    let asks = || Error::Rejected(String::new(), ASKED);
+    let asks = || Error::from(ApiError::Denied(String::new(), ASKED));
     for (wrong, unreported, expected) in [
-        (exists(), Error::NotLeading, Retry::Requeue),
-        (invalid(), Error::NotLeading, Retry::Requeue),
+        (exists(), ApiError::NotLeading, Retry::Requeue),
+        (invalid(), ApiError::NotLeading, Retry::Requeue),
         // `Retry-After` takes precedence.
-        (asks(), Error::NotLeading, Retry::Backoff(ASKED)),
-        (exists(), Error::Conflict, Retry::Conflict),
-        (invalid(), Error::Conflict, Retry::Conflict),
+        (asks(), ApiError::NotLeading, Retry::Backoff(ASKED)),
+        (exists(), ApiError::Conflict, Retry::Conflict),
+        (invalid(), ApiError::Conflict, Retry::Conflict),
     ] {
-        let both = merge_results::<Action>(Err(wrong), Err(unreported)).unwrap_err();
+        let both = merge_results::<Action>(Err(wrong), Err(unreported.into())).unwrap_err();
         assert_eq!(both.retry(), expected, "{both:?}");
     }
 }

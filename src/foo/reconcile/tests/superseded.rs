@@ -149,7 +149,10 @@ async fn i7_unknown_generation_is_an_edit() {
             for _ in 0..3 {
                 assert!(!reconciler.is_up_to_date(key));
                 let done = reconciler.reconcile(key).await;
-                assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
+                assert!(
+                    matches!(done, Err(Error::Api(ApiError::Conflict))),
+                    "{done:?}"
+                );
                 assert_eq!(std::mem::take(&mut *asked.lock()), ["GET foos"]);
             }
         }
@@ -209,7 +212,10 @@ async fn r11b_stale_foo_deletes_nothing() {
                 "PUT foos/foo/status",
             ]);
         } else {
-            assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
+            assert!(
+                matches!(done, Err(Error::Api(ApiError::Conflict))),
+                "{done:?}"
+            );
         }
         assert_eq!(*asked.lock(), expected);
     }
@@ -258,7 +264,10 @@ async fn r11b_old_deployment_stays_until_a_live_read_shows_the_new_one_available
         let (client, asked) = server_with(("foo-uid", 2, "web"), new);
         let reconciler = renamed(&client);
         let done = reconciler.reconcile(&foo().key).await;
-        assert!(matches!(done, Err(Error::Conflict)), "{done:?}");
+        assert!(
+            matches!(done, Err(Error::Api(ApiError::Conflict))),
+            "{done:?}"
+        );
         assert_eq!(asked.lock()[..2], ["GET foos", "GET deployments"]);
         assert!(!asked.lock().iter().any(|asked| asked.starts_with("DELETE")));
     }
