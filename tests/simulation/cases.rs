@@ -1,6 +1,6 @@
 //! Lookup of plans by name.
 
-use super::{found, one_fault, plan::Plan, scripts};
+use super::{found, one_fault, plan::Plan, responses, scripts};
 
 /// Returns the plan with this name, if any. The lookup does not run the operator. So it finds the faults of every possible
 /// leader, and variations for calls that the operator does not make.
@@ -16,6 +16,11 @@ pub fn plan_of(name: &str) -> Option<Plan> {
         let [with, _] = one_fault::with_and_without(&faults, lasts);
         Some(with)
     };
+    let of_response = || {
+        let mut all = responses::all().into_iter();
+        all.find(|(its, _)| its == name)
+            .map(|(_, case)| case.plan())
+    };
     let of_variation = || {
         let (script, _) = name.split_once(": ")?;
         let mut scripts = scripts::all().into_iter();
@@ -24,6 +29,7 @@ pub fn plan_of(name: &str) -> Option<Plan> {
     of_seed()
         .or_else(of_whole)
         .or_else(of_fault)
+        .or_else(of_response)
         .or_else(of_variation)
 }
 

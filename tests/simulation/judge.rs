@@ -13,6 +13,7 @@ mod known;
 mod leader;
 mod owners;
 mod rates;
+pub use rates::subject;
 mod record;
 mod reports;
 mod retries;

@@ -20,6 +20,7 @@ pub mod one_fault;
 pub mod plan;
 mod record;
 pub mod replica;
+pub mod responses;
 pub mod scripts;
 pub mod seeds;
 pub mod shrink;

@@ -23,10 +23,10 @@ pub const REPLICAS: usize = 2;
 const ROLLED: u8 = 0;
 
 /// Time of the heal.
-const HEAL: Time = seconds(60);
+pub const HEAL: Time = seconds(60);
 
 /// Returns a plan with a leader that has Foos to reconcile, and users who change them from the twentieth second on.
-fn busy() -> Plan {
+pub fn busy() -> Plan {
     let mut plan = Plan::calm(SEED, REPLICAS, 2, seconds(170));
     plan.rest = seconds(130);
     let foo = |name: &str| (name.to_owned(), format!("{name}-web"));

@@ -333,6 +333,22 @@ pub enum Happens {
     Hangs(Duration),
     /// The page of a proxy, with 200.
     Html,
+    /// JSON of another kind, with 200.
+    OtherKind,
+    /// The first half of the response, complete by its framing.
+    Truncated,
+    /// A list without objects and without a version, or a watch that ends before its first event.
+    Empty,
+    /// Every page of a list names a next page: always the same token (`Endless`), or another token each time, after 500 objects
+    /// (`Circle`).
+    Endless,
+    Circle,
+    /// The version of a list is not a number.
+    NoVersion,
+    /// A watch begins with an `ERROR` event.
+    ErrorEvent(u16),
+    /// A write has the response of a success, and changes nothing.
+    Ignored,
     /// A watch ends after this time, sends nothing (`Silent`), sends nothing after the next bookmark (`FallsSilent`), or sends
     /// invalid data.
     WatchEnds(Duration),

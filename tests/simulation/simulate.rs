@@ -30,7 +30,7 @@ use simulation::{
     mutants::{self, VIOLATED},
     one_fault,
     plan::Plan,
-    scripts, seeds,
+    responses, scripts, seeds,
     shrink::{shrink, source},
 };
 
@@ -116,6 +116,11 @@ fn judge_all(arguments: &ArgMatches) -> ExitCode {
             one_fault::got_over(fault, &calm)
         })
     };
+    let responses = || {
+        let mut cases = responses::all();
+        cases.retain(|(name, _)| is_chosen(name));
+        all(&cases, "responses", how, responses::check)
+    };
     let again = || {
         let few = chosen(named(seeds::of_everything()));
         all(&few, "seeds, each twice", how, |seed| twice(*seed))
@@ -123,7 +128,7 @@ fn judge_all(arguments: &ArgMatches) -> ExitCode {
     let parts: &[&dyn Fn() -> Judged] = if arguments.get_flag("exhaustive") {
         &[&scripts, &variations]
     } else {
-        &[&scripts, &faults, &again, &judged]
+        &[&scripts, &faults, &responses, &again, &judged]
     };
     let (mut cases, mut wrong) = (0, Vec::new());
     for part in parts {

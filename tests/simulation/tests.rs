@@ -13,7 +13,7 @@ use super::{
     mutants,
     one_fault::{self, with_and_without},
     plan::{Action, Fault, Machine, Plan, Settings, Step, What},
-    scripts, seeds,
+    responses, scripts, seeds,
     shrink::{shrink, source},
     trace::{Call, End, Life},
     users::{Deed, LEASE, LEASE_NAMESPACE},
@@ -57,6 +57,15 @@ fn mutants_compile() {
 }
 
 /// Every fault is tested on its own as well.
+/// `make simulate` runs all of them.
+#[test]
+fn q3f_requests_are_paced_for_some_responses() {
+    for (name, case) in responses::all().into_iter().step_by(70) {
+        let found = responses::check(&case);
+        assert!(found.is_empty(), "{name}: {}", found[0]);
+    }
+}
+
 #[test]
 fn each_fault_is_tried_by_itself() {
     let number = |fault: &Fault| match fault {
@@ -129,6 +138,13 @@ fn what_is_judged_has_a_name() {
             let [plan, _] = with_and_without(&faults, lasts);
             assert_eq!(text(cases::plan_of(&name)), text(Some(plan)), "{name}");
         }
+    }
+    for (name, case) in responses::all().into_iter().step_by(50) {
+        assert_eq!(
+            text(cases::plan_of(&name)),
+            text(Some(case.plan())),
+            "{name}"
+        );
     }
     assert_eq!(text(cases::plan_of("seed 3")), text(Some(Plan::new(3))));
     assert_eq!(text(cases::plan_of("create: typo")), None);

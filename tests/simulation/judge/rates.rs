@@ -82,7 +82,7 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
 
 /// Returns the subject of a call: its path without the query, the name and the owner of a new object, the name in a live read,
 /// and the object of an Event.
-fn subject(call: &Call) -> String {
+pub fn subject(call: &Call) -> String {
     let (path, query) = call.path.split_once('?').unwrap_or((&call.path, ""));
     let mut query = query.split('&');
     let field = query.find(|part| part.starts_with("fieldSelector"));

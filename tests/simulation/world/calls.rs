@@ -2,7 +2,10 @@
 
 use std::{io::ErrorKind, sync::Arc, time::Duration};
 
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderName};
+use http::{
+    Method,
+    header::{ACCEPT, CONTENT_TYPE, HeaderName},
+};
 use hyper::body::Bytes;
 use serde_json::Value;
 
@@ -270,6 +273,11 @@ impl World {
                 status(code, retry_after)
             }
             Some(Happens::Hangs(by)) if by >= limit(&arriving.sent.path) => timed_out(),
+            Some(Happens::Ignored) => self.ignore(time, &mut arriving),
+            Some(Happens::Endless | Happens::Circle) => {
+                arriving.sent.path = first_page(&arriving.sent.path);
+                self.carry_out(time, &arriving)
+            }
             _ => self.carry_out(time, &arriving),
         };
         if let Some(Happens::CrashAt(then)) = arriving.happens {
@@ -277,14 +285,18 @@ impl World {
         }
         match answer {
             Answer::Watch(watch) => self.open(arriving, time, watch),
-            Answer::Whole { .. } if arriving.happens == Some(Happens::Html) => {
-                self.whole(&arriving, time, html());
-            }
             Answer::Whole {
                 code,
                 headers,
                 body,
-            } => self.whole(&arriving, time, (code, headers, body)),
+            } => {
+                let whole = (code, headers, body);
+                let whole = match &arriving.happens {
+                    Some(happens) => altered(happens, call, whole),
+                    None => whole,
+                };
+                self.whole(&arriving, time, whole);
+            }
         }
     }
 
@@ -325,6 +337,21 @@ impl World {
         answer
     }
 
+    /// Returns the response of a successful write without carrying it out: the object as it is, or the new one as it was sent.
+    fn ignore(&mut self, time: Time, arriving: &mut Arriving) -> Answer {
+        if arriving.sent.method == Method::POST {
+            return Answer::Whole {
+                code: 201,
+                headers: json_headers(),
+                body: serde_json::from_slice(&arriving.sent.body).unwrap_or_default(),
+            };
+        }
+        arriving.sent.method = Method::GET;
+        let path = arriving.sent.path.split('?').next().unwrap_or_default();
+        arriving.sent.path = path.trim_end_matches("/status").to_owned();
+        self.carry_out(time, arriving)
+    }
+
     /// Sends a complete response.
     fn whole(
         &mut self,
@@ -348,8 +375,8 @@ impl World {
         if is_cut || !is_waited_for {
             return;
         }
-        self.trace.calls[*call].felt |=
-            happens.as_ref().is_some_and(is_of_the_answer) || *happens == Some(Happens::Cut);
+        self.trace.calls[*call].felt |= happens.as_ref().is_some_and(is_of_the_answer)
+            || matches!(happens, Some(Happens::Cut | Happens::Truncated));
         if *happens == Some(Happens::AnswerLost) {
             return;
         }
@@ -369,9 +396,13 @@ impl World {
                 text.truncate(text.len() / 2);
                 Piece::Broken(ErrorKind::UnexpectedEof)
             }
+            Some(Happens::Truncated) => {
+                text.truncate(text.len() / 2);
+                Piece::End
+            }
             _ => Piece::End,
         };
-        let is_whole = matches!(end, Piece::End);
+        let is_whole = matches!(end, Piece::End) && *happens != Some(Happens::Truncated);
         let asked = headers.iter().find(|(name, _)| *name == "Retry-After");
         let asked = asked.and_then(|(_, seconds)| seconds.parse().ok());
         let noted = &mut self.trace.calls[*call];
@@ -437,6 +468,15 @@ impl World {
                 let (_, _, page) = html();
                 let page = page.as_str().unwrap_or_default().to_owned();
                 head(vec![Piece::Data(page.into()), Piece::End])
+            }
+            Some(Happens::OtherKind) => head(vec![
+                Piece::Data(other_kind().to_string().into()),
+                Piece::End,
+            ]),
+            Some(Happens::Empty) => head(vec![Piece::End]),
+            Some(Happens::ErrorEvent(code)) => {
+                let error = serde_json::json!({ "type": "ERROR", "object": failure(*code) });
+                head(vec![Piece::Data(format!("{error}\n").into()), Piece::End])
             }
             Some(Happens::ResetAfter) => vec![Piece::Broken(ErrorKind::ConnectionReset)],
             _ => head(Vec::new()),
@@ -541,6 +581,7 @@ impl World {
                 Happens::WatchSilent
                     | Happens::WatchFallsSilent
                     | Happens::WatchGarbage
+                    | Happens::Truncated
                     | Happens::Cut
             )
         );
@@ -565,10 +606,16 @@ impl World {
                     Piece::End,
                 ];
             }
-            Some(Happens::Cut) if let Some(Piece::Data(line)) = pieces.first() => {
+            Some(Happens::Cut | Happens::Truncated)
+                if let Some(Piece::Data(line)) = pieces.first() =>
+            {
                 call.felt = true;
                 let half = line.slice(..line.len() / 2);
-                pieces = vec![Piece::Data(half), Piece::Broken(ErrorKind::UnexpectedEof)];
+                let end = match &stream.happens {
+                    Some(Happens::Cut) => Piece::Broken(ErrorKind::UnexpectedEof),
+                    _ => Piece::End,
+                };
+                pieces = vec![Piece::Data(half), end];
             }
             _ => {}
         }
@@ -664,6 +711,13 @@ fn is_of_the_answer(happens: &Happens) -> bool {
             | Happens::AnswerLate(_)
             | Happens::ResetAfter
             | Happens::Html
+            | Happens::OtherKind
+            | Happens::Empty
+            | Happens::Endless
+            | Happens::Circle
+            | Happens::NoVersion
+            | Happens::ErrorEvent(_)
+            | Happens::Ignored
             | Happens::CrashAfter(_)
     )
 }
@@ -679,7 +733,48 @@ fn html() -> Whole {
     )
 }
 
-/// Returns an error response of an API server, or of a proxy in front of it.
+/// Returns the response with another body. `call` makes the tokens of pages differ.
+fn altered(happens: &Happens, call: usize, (code, headers, mut body): Whole) -> Whole {
+    match happens {
+        Happens::Html => return html(),
+        Happens::OtherKind => return (200, json_headers(), other_kind()),
+        Happens::Empty => {
+            body = serde_json::json!({
+                "kind": "List", "metadata": { "resourceVersion": "" }, "items": [],
+            });
+        }
+        Happens::Endless => body["metadata"]["continue"] = "more".into(),
+        Happens::Circle => {
+            let items = body["items"].as_array().cloned().unwrap_or_default();
+            body["items"] = items.iter().cycle().take(500).cloned().collect();
+            body["metadata"]["continue"] = format!("page {call}").into();
+        }
+        Happens::NoVersion => body["metadata"]["resourceVersion"] = "none".into(),
+        _ => {}
+    }
+    (code, headers, body)
+}
+
+fn other_kind() -> Value {
+    serde_json::json!({ "kind": "Pizza", "apiVersion": "v1" })
+}
+
+fn json_headers() -> Vec<(&'static str, String)> {
+    vec![("Content-Type", "application/json".to_owned())]
+}
+
+/// Returns the path without the token of a page.
+fn first_page(path: &str) -> String {
+    let Some((path, query)) = path.split_once('?') else {
+        return path.to_owned();
+    };
+    let query: Vec<_> = query
+        .split('&')
+        .filter(|parameter| !parameter.starts_with("continue="))
+        .collect();
+    format!("{path}?{}", query.join("&"))
+}
+
 /// Returns the `timeout=` of a request. The API server's `--request-timeout` is one minute.
 fn limit(path: &str) -> Duration {
     let query = path.split_once('?').map_or("", |(_, query)| query);
@@ -709,11 +804,20 @@ fn timed_out() -> Answer {
     }
 }
 
+/// Returns an error response of an API server, or of a proxy in front of it.
 fn status(code: u16, retry_after: Option<u32>) -> Answer {
-    let mut headers = vec![("Content-Type", "application/json".to_owned())];
+    let mut headers = json_headers();
     if let Some(seconds) = retry_after {
         headers.push(("Retry-After", seconds.to_string()));
     }
+    Answer::Whole {
+        code,
+        headers,
+        body: failure(code),
+    }
+}
+
+fn failure(code: u16) -> Value {
     let reason = match code {
         401 => "Unauthorized",
         403 => "Forbidden",
@@ -727,13 +831,8 @@ fn status(code: u16, retry_after: Option<u32>) -> Answer {
         504 => "Timeout",
         _ => "",
     };
-    let body = serde_json::json!({
+    serde_json::json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": "as the schedule has it", "reason": reason, "code": code,
-    });
-    Answer::Whole {
-        code,
-        headers,
-        body,
-    }
+    })
 }

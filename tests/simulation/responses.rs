@@ -1,0 +1,281 @@
+//! Every response to every kind of request: for a minute, the API servers give one response to all requests of one kind. A replica
+//! then repeats its requests at a documented rate, logs a few lines, and continues its work once the responses are right again.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    judge::{Violation, examine, subject},
+    one_fault::{HEAL, busy},
+    plan::{Action, Calls, Fault, Happens, Plan, What},
+    trace::{Call, Time},
+    users::Deed,
+    world::World,
+};
+
+/// Duration of the fault.
+const FAULT: Duration = Duration::from_mins(1);
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Maximum number of lines that all replicas log during the fault.
+const LINES: usize = 120;
+
+/// A kind of request, and the most that one replica sends about one object in a minute.
+struct Requests {
+    verb: &'static str,
+    resource: &'static str,
+    most: usize,
+}
+
+const fn requests(verb: &'static str, resource: &'static str, most: usize) -> Requests {
+    Requests {
+        verb,
+        resource,
+        most,
+    }
+}
+
+/// Pauses of 100 ms, doubled up to 5 s, each up to 20 % shorter: 7 requests in 5 s, then one in 4 s. In addition, the first
+/// request, a cut connection, and a list.
+const WATCH: usize = 26;
+/// One attempt per 1.8 s at most.
+const LEASE: usize = 35;
+/// Pauses of 1 s, doubled up to 5 s, and the renewals.
+const RECORD: usize = 16;
+/// Pauses of 5 ms, doubled each time: 13 retries in 41 s, 14 in 82 s. In addition, a resync, a takeover, and changes.
+const RETRIES: usize = 20;
+/// Pauses of 1 s, doubled up to 10 s. In addition, events of other types.
+const EVENTS: usize = 30;
+/// Pauses of 1 s, doubled up to 10 s, of three permissions.
+const REVIEWS: usize = 30;
+
+const REQUESTS: &[Requests] = &[
+    requests("stream", "foos", WATCH),
+    requests("list", "foos", WATCH),
+    requests("watch", "foos", WATCH),
+    requests("stream", "deployments", WATCH),
+    requests("list", "deployments", WATCH),
+    requests("watch", "deployments", WATCH),
+    // Each attempt reads the Lease. The fencing record is written after another read.
+    requests("get", "leases", LEASE + RECORD),
+    requests("create", "leases", LEASE),
+    requests("patch", "leases", LEASE),
+    requests("watch", "leases", LEASE),
+    // If the record seems to be missing, each renewal after a rejection by the fencing policy reads it.
+    requests("get", "serviceaccounts", LEASE),
+    requests("patch", "serviceaccounts", RECORD),
+    requests("create", "deployments", RETRIES),
+    requests("patch", "deployments", RETRIES),
+    requests("delete", "deployments", RETRIES),
+    requests("update", "foos/status", RETRIES),
+    requests("create", "events", EVENTS),
+    requests("patch", "events", EVENTS),
+    requests("create", "selfsubjectaccessreviews", REVIEWS),
+];
+
+/// A response to the requests of one kind.
+pub struct Case {
+    of: Calls,
+    happens: Happens,
+    /// Whether the fault begins with the replicas, or when one leads and all connections are cut.
+    at_start: bool,
+}
+
+impl Case {
+    fn name(&self) -> String {
+        let Calls { verb, resource, .. } = self.of;
+        let (verb, resource) = (verb.unwrap_or_default(), resource.unwrap_or_default());
+        let when = if self.at_start {
+            "from the start"
+        } else {
+            "later"
+        };
+        format!("{:?} to {verb} {resource}, {when}", self.happens)
+    }
+
+    /// Returns the plan with this fault.
+    pub fn plan(&self) -> Plan {
+        let mut plan = busy();
+        plan.fencing = true;
+        plan.end += FAULT;
+        plan.rest += FAULT;
+        let heal = HEAL + FAULT / 2;
+        for step in &mut plan.steps {
+            if matches!(step.what, What::Heal) {
+                step.at = heal;
+            }
+        }
+        // A change is reconciled at once, even if the object has failed for a minute.
+        plan.act(heal + SECOND, scale(2));
+        let begin = Time::from_secs(if self.at_start { 0 } else { 20 });
+        let soon = |millis| begin + Duration::from_millis(millis);
+        plan.fault(begin, Fault::each(self.of, self.happens.clone()), FAULT);
+        if self.of.verb == Some("list") {
+            for server in 0..plan.servers {
+                plan.fault(begin, Fault::NoWatchList { server }, FAULT);
+            }
+        }
+        if matches!(self.of.verb, Some("stream" | "list")) {
+            // An API server continues a watch that has missed no change, even after a compaction.
+            if !self.at_start {
+                plan.act(soon(4), scale(3));
+            }
+            plan.fault(soon(6), Fault::Compact, Duration::ZERO);
+        }
+        if !self.at_start {
+            let of = Calls::default();
+            plan.fault(soon(8), Fault::Reset { of }, Duration::ZERO);
+        }
+        if (self.of.verb, self.of.resource) == (Some("create"), Some("leases")) {
+            plan.act(soon(20), Action::User(Deed::DeleteLease));
+        }
+        plan
+    }
+
+    /// Whether the API server reports a success that is none, or other objects than it has. Then a replica cannot know the
+    /// desired state, and only its rates and its recovery are judged.
+    const fn is_false(&self) -> bool {
+        matches!(
+            self.happens,
+            Happens::Empty
+                | Happens::Endless
+                | Happens::Circle
+                | Happens::NoVersion
+                | Happens::OtherKind
+                | Happens::Html
+                | Happens::Truncated
+                | Happens::Ignored
+        )
+    }
+}
+
+fn scale(replicas: i32) -> Action {
+    Action::Scale {
+        foo: "scaled".into(),
+        replicas,
+    }
+}
+
+/// Returns all cases, with their names.
+pub fn all() -> Vec<(String, Case)> {
+    let mut all = Vec::new();
+    for Requests { verb, resource, .. } in REQUESTS {
+        let of = Calls::of(verb, resource);
+        let mut responses = vec![
+            Happens::Html,
+            Happens::OtherKind,
+            Happens::Truncated,
+            Happens::ResetBefore,
+            Happens::AnswerLost,
+        ];
+        responses.extend(
+            [401, 403, 404, 405, 409, 410, 422, 500, 503, 504]
+                .map(|code| Happens::refused(code, None)),
+        );
+        responses.extend(
+            [(429, 10), (503, 10), (429, u32::MAX)]
+                .map(|(code, after)| Happens::refused(code, Some(after))),
+        );
+        responses.extend(match *verb {
+            "list" => vec![
+                Happens::Empty,
+                Happens::Endless,
+                Happens::Circle,
+                Happens::NoVersion,
+            ],
+            "stream" | "watch" => vec![
+                Happens::Empty,
+                Happens::WatchEnds(Duration::ZERO),
+                Happens::WatchEnds(Duration::from_millis(1100)),
+                Happens::WatchEnds(Duration::from_millis(5100)),
+                Happens::ErrorEvent(410),
+                Happens::ErrorEvent(500),
+            ],
+            "get" => vec![],
+            _ => vec![Happens::ResetAfter, Happens::Ignored],
+        });
+        let starts: &[bool] = match (*verb, *resource) {
+            // Later, the record is not read again, and no permission is in doubt.
+            (_, "serviceaccounts" | "selfsubjectaccessreviews") => &[true],
+            ("stream" | "list", _) | ("get" | "patch", "leases") => &[true, false],
+            ("create", "leases") => &[true],
+            _ => &[false],
+        };
+        for happens in responses {
+            for at_start in starts.iter().copied() {
+                let case = Case {
+                    of,
+                    happens: happens.clone(),
+                    at_start,
+                };
+                all.push((case.name(), case));
+            }
+        }
+    }
+    all
+}
+
+/// Returns the violations of a case.
+pub fn check(case: &Case) -> Vec<Violation> {
+    let (mut found, world) = examine(&case.plan());
+    if case.is_false() {
+        let judged = ["run", "I1", "I2", "I10a", "I11", "I12"];
+        found.retain(|violation| judged.contains(&violation.invariant));
+    }
+    let calls = &world.trace.calls;
+    if !calls.iter().any(|call| call.felt) {
+        found.push(Violation::of_the_run("was not requested".to_owned()));
+    }
+    paced(calls, &mut found);
+    let begin = case.plan().steps.iter().find_map(|step| match step.what {
+        What::Fault(Fault::Call { .. }, _) => Some(step.at),
+        _ => None,
+    });
+    let logged = logged(&world, begin.unwrap_or_default());
+    if logged > LINES {
+        found.push(Violation::of_the_run(format!("{logged} lines are logged")));
+    }
+    found
+}
+
+/// I11: the documented rates.
+fn paced(calls: &[Call], found: &mut Vec<Violation>) {
+    let mut times = BTreeMap::<_, Vec<Time>>::new();
+    for call in calls {
+        let one = (call.who, call.verb, &call.resource, subject(call));
+        times.entry(one).or_default().push(call.begun);
+    }
+    for ((who, verb, resource, subject), times) in times {
+        let known = REQUESTS
+            .iter()
+            .find(|known| known.verb == verb && known.resource == *resource);
+        let Some(Requests { most, .. }) = known else {
+            found.push(Violation::of_the_run(format!(
+                "no rate is documented for {verb} {resource}"
+            )));
+            continue;
+        };
+        let in_a_minute = |first: Time| {
+            let minute = first..first + FAULT;
+            times.iter().filter(|time| minute.contains(*time)).count()
+        };
+        let firsts = times.iter().map(|first| (in_a_minute(*first), *first));
+        let (count, first) = firsts.max().unwrap_or_default();
+        if count > *most {
+            found.push(Violation {
+                invariant: "I11",
+                at: first,
+                object: who.to_string(),
+                what: format!("{verb} {subject} {count} times in a minute, at most {most}"),
+            });
+        }
+    }
+}
+
+fn logged(world: &World, begin: Time) -> usize {
+    let logs = world.trace.logs.iter();
+    let is_shown = |log: &&super::trace::Log| {
+        log.level <= tracing::Level::INFO && (begin..begin + FAULT).contains(&log.at)
+    };
+    logs.filter(is_shown).count()
+}
