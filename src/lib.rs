@@ -4,8 +4,6 @@
 
 pub mod foo;
 #[cfg(test)]
-mod loops;
-#[cfg(test)]
 mod settings;
 
 use operator_runtime::{
