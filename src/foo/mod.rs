@@ -6,6 +6,7 @@ pub mod error;
 #[cfg(test)]
 mod fixtures;
 pub mod plan;
+pub mod previous;
 pub mod reconcile;
 pub mod rollouts;
 pub mod status;

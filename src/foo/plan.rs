@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 
-use operator_runtime::{Key, Snapshot};
+use operator_runtime::Key;
 
 use super::{
     api,
@@ -140,8 +140,8 @@ impl<'a> Desired<'a> {
 
     /// Returns the [difference](Self::difference) of a Deployment that the Foo is known to control.
     #[must_use]
-    pub fn plan(&self, actual: &Snapshot<Deployment>) -> Option<Value> {
-        self.difference(&actual.view).ok().flatten()
+    pub fn plan(&self, actual: &Deployment) -> Option<Value> {
+        self.difference(actual).ok().flatten()
     }
 
     /// Returns the desired state for the Deployment of an earlier name. Use it only to [scale](Self::scale).

@@ -16,8 +16,9 @@ use super::{
     cached::{Deployment, Foo},
     error::Error,
     plan::Desired,
+    previous::{FollowUp, is_controlled_by},
     rollouts::Rollouts,
-    status::{self, DeploymentState, Serving},
+    status::{self, DeploymentState},
 };
 
 /// The reconciler for Foos.
@@ -37,8 +38,17 @@ enum Change<'a> {
     /// No write: the Deployment is in its desired state, or as close to it as admission allows.
     Nothing(DeploymentState),
     Create(Desired<'a>),
-    /// A correction.
-    Patch(Desired<'a>, Snapshot<Deployment>),
+    Patch(Correction<'a>),
+}
+
+/// A patch of a Deployment.
+pub struct Correction<'a> {
+    /// The desired state.
+    pub desired: Desired<'a>,
+    /// The cached Deployment.
+    pub actual: Snapshot<Deployment>,
+    /// The fields that differ.
+    pub patch: Value,
 }
 
 impl Reconciler for FooReconciler {
@@ -54,41 +64,29 @@ impl Reconciler for FooReconciler {
             trace::decided("nothing: the Foo is gone");
             return Ok(Action::Done); // The garbage collector deletes the Deployment.
         }
-        let (mut deployed, mut result) = match self.apply(cx, foo).await {
-            Ok(deployed) => (Some(deployed), Ok(())),
-            Err(error) => (None, Err(error)),
-        };
-        let scaled = self.scale_earlier(cx, foo, &mut deployed, result.as_ref().err());
-        let scaled = scaled.await;
-        if let (Some(new), Ok(())) = (&mut deployed, &scaled) {
-            result = self.delete_superseded(cx, foo, new).await;
-        }
-        let error = result.as_ref().err().or(scaled.as_ref().err());
-        let reported = self.report(cx, foo, deployed.as_ref(), error).await;
+        let mut deployed = self.apply(cx, foo).await;
+        let followed = self.follow(cx, foo, &mut deployed).await;
+        let error = deployed.as_ref().err().or(followed.as_ref().err());
+        let reported = self.report(cx, foo, deployed.as_ref().ok(), error).await;
         self.wake(cx);
-        merge_results(merge_results(result, scaled), reported)
+        merge_results(merge_results(deployed.map(drop), followed), reported)
     }
 
     fn is_up_to_date(&self, cx: &Context<'_, Foo>, foo: &Snapshot<Foo>) -> bool {
-        let key = cx.key();
-        if foo.view.deleting {
+        let (key, view) = (cx.key(), &*foo.view);
+        if view.deleting {
             return true;
         }
-        let (deployed, error) = match self.compare(key, &foo.view) {
-            Ok(Change::Nothing(deployed))
-                if self.superseded(key, &foo.view, &deployed).is_empty() =>
-            {
-                (Some(deployed), None)
-            }
+        let deployed = match self.compare(key, view) {
+            Ok(Change::Nothing(deployed)) => Ok(deployed),
             Ok(_) => return false,
-            Err(error) => (None, Some(error)),
+            Err(error) => Err(error),
         };
-        let (deployed, error) = (deployed.as_ref(), error.as_ref());
-        if self.unscaled(key, &foo.view, deployed, error).is_some() {
-            return false;
+        match self.follow_up(key, view, deployed.as_ref()) {
+            FollowUp::Delete(superseded) if superseded.is_empty() => {}
+            _ => return false,
         }
-        let serving = self.serving(key, &foo.view, deployed, error);
-        let status = status::of(&foo.view, deployed, serving.as_ref(), error, cx.now());
+        let status = self.status(cx, view, deployed.as_ref().ok(), deployed.as_ref().err());
         status.is_none_or(|status| !self.foos.needs_status_update(key, foo, &status))
     }
 }
@@ -102,38 +100,32 @@ impl FooReconciler {
         }
     }
 
-    /// Scales the Deployment of an earlier name while it serves in place of the specified one.
-    async fn scale_earlier(
+    /// Scales or deletes the Deployments of earlier names.
+    async fn follow(
         &self,
         cx: &Context<'_, Foo>,
         foo: &Snapshot<Foo>,
-        deployed: &mut Option<DeploymentState>,
-        error: Option<&Error>,
+        deployed: &mut Result<DeploymentState, Error>,
     ) -> Result<(), Error> {
-        let (key, view) = (cx.key(), &*foo.view);
-        let Some((desired, actual)) = self.unscaled(key, view, deployed.as_ref(), error) else {
-            return Ok(());
-        };
-        trace::decided("scale earlier");
-        let plan = |actual: &Snapshot<Deployment>| desired.scale(&actual.view);
-        let patched = self.patch(cx, foo, &desired, &actual, plan).await?;
-        if let Some(deployed) = deployed {
-            deployed.changed |= patched.changed;
-        }
-        Ok(())
-    }
-
-    /// Deletes the Deployments of earlier names once the `new` one is complete.
-    async fn delete_superseded(
-        &self,
-        cx: &Context<'_, Foo>,
-        foo: &Snapshot<Foo>,
-        new: &mut DeploymentState,
-    ) -> Result<(), Error> {
-        for (old, actual) in self.superseded(cx.key(), &foo.view, new) {
-            trace::decided("delete superseded");
-            self.delete(cx, foo, &new.key, &old, &actual).await?;
-            new.changed = true;
+        match self.follow_up(cx.key(), &foo.view, deployed.as_ref()) {
+            FollowUp::Scale(scale) => {
+                trace::decided("scale earlier");
+                let plan = |actual: &Deployment| scale.desired.scale(actual);
+                let patched = self.patch(cx, foo, &scale, plan).await?;
+                if let Ok(deployed) = deployed {
+                    deployed.changed |= patched.changed;
+                }
+            }
+            FollowUp::Delete(superseded) => {
+                let Ok(new) = deployed else {
+                    return Ok(());
+                };
+                for (old, actual) in superseded {
+                    trace::decided("delete superseded");
+                    self.delete(cx, foo, &new.key, &old, &actual).await?;
+                    new.changed = true;
+                }
+            }
         }
         Ok(())
     }
@@ -147,7 +139,9 @@ impl FooReconciler {
         let (key, view) = (cx.key(), &*foo.view);
         let mut need = self.compare(key, view)?;
         let mut starting = None;
-        if let Change::Patch(desired, actual) = &need
+        if let Change::Patch(Correction {
+            desired, actual, ..
+        }) = &need
             && desired.changes_template(&actual.view)
         {
             starting = self.rollouts.start(key, &desired.key, actual);
@@ -171,10 +165,11 @@ impl FooReconciler {
                     is_queued: false,
                 })
             }
-            Change::Patch(desired, actual) => {
+            Change::Patch(correction) => {
                 trace::decided("patch");
-                let plan = |actual: &Snapshot<Deployment>| desired.plan(actual);
-                let patched = self.patch(cx, foo, &desired, &actual, plan).await?;
+                let plan = |actual: &Deployment| correction.desired.plan(actual);
+                let patched = self.patch(cx, foo, &correction, plan).await?;
+                let desired = correction.desired;
                 if let Some(starting) = starting.filter(|_| patched.changed) {
                     starting.succeed();
                 }
@@ -202,21 +197,22 @@ impl FooReconciler {
         &self,
         cx: &Context<'_, Foo>,
         foo: &Snapshot<Foo>,
-        desired: &Desired<'_>,
-        actual: &Snapshot<Deployment>,
-        plan: impl Fn(&Snapshot<Deployment>) -> Option<Value>,
+        correction: &Correction<'_>,
+        plan: impl Fn(&Deployment) -> Option<Value>,
     ) -> Result<Patched<Deployment>, Error> {
-        if let Some(patch) = plan(actual) {
-            self.deployments
-                .may_patch(cx, &desired.key, actual, &patch)?;
-        }
+        let Correction {
+            desired,
+            actual,
+            patch,
+        } = correction;
+        (self.deployments).may_patch(cx, &desired.key, actual, patch)?;
         // The Deployment's annotation contains a newer generation than the cached Foo. If a live read confirms the cached Foo,
         // a client has edited the annotation, and the patch reverts the edit. A write for a newer Foo changes the
         // resourceVersion of the Deployment, and this patch fails.
         if desired.is_behind(&actual.view) {
             self.foos.verify_current(cx, foo).await?;
         }
-        let patched = self.deployments.patch(cx, &desired.key, actual, plan);
+        let patched = (self.deployments).patch(cx, &desired.key, actual, patch, plan);
         Ok(patched.await?)
     }
 
@@ -230,13 +226,14 @@ impl FooReconciler {
             return Ok(Change::Create(desired));
         };
         let difference = desired.difference(&actual.view)?;
-        let plan = |_: &_| difference.clone();
-        if self
-            .deployments
-            .needed(&desired.key, &actual, plan)
-            .is_some()
+        if let Some(patch) = &difference
+            && self.deployments.is_needed(&desired.key, &actual, patch)
         {
-            return Ok(Change::Patch(desired, actual));
+            return Ok(Change::Patch(Correction {
+                patch: patch.clone(),
+                desired,
+                actual,
+            }));
         }
         Ok(Change::Nothing(DeploymentState {
             is_queued: desired.keeps_template(),
@@ -245,110 +242,6 @@ impl FooReconciler {
             view: actual.view,
             changed: false,
         }))
-    }
-
-    /// Returns the Deployment that the status describes (see [`Serving`]). `deployed` takes precedence over the cache, which
-    /// may be older.
-    fn serving(
-        &self,
-        key: &Key,
-        foo: &Foo,
-        deployed: Option<&DeploymentState>,
-        error: Option<&Error>,
-    ) -> Option<Serving> {
-        let name = foo.spec.as_ref().map(|spec| &*spec.deployment_name);
-        let wanted = key.sibling(name.unwrap_or_default());
-        let view = match deployed {
-            Some(deployed) => Some(Arc::clone(&deployed.view)),
-            None => self.deployments.store().get(&wanted).map(|it| it.view),
-        };
-        let view = view.filter(|view| is_controlled_by(view, foo));
-        if let Some(view) = view
-            .as_ref()
-            .filter(|view| error.is_none() && view.is_complete())
-        {
-            let view = Arc::clone(view);
-            return Some(Serving { key: wanted, view });
-        }
-        let earlier = self.earlier(key, foo, &wanted).into_iter().next();
-        let earlier = earlier.map(|(key, old)| Serving {
-            key,
-            view: old.view,
-        });
-        let specified = view.map(|view| Serving { key: wanted, view });
-        Serving::of(foo, specified, earlier, error)
-    }
-
-    /// Returns the Deployment of an earlier name that still serves, if its number of replicas differs from the Foo's.
-    ///
-    /// It is scaled while the specified Deployment is not complete or not controlled by the Foo, or while writes to it are
-    /// rejected, disputed or timed out.
-    fn unscaled<'a>(
-        &'a self,
-        key: &'a Key,
-        foo: &'a Foo,
-        deployed: Option<&DeploymentState>,
-        error: Option<&Error>,
-    ) -> Option<(Desired<'a>, Snapshot<Deployment>)> {
-        use ApiError::{Contested, Denied, Rejected, TimedOut};
-        let is_to_come = match error {
-            None => deployed.is_some_and(|new| !new.view.is_complete()),
-            Some(error) => matches!(
-                error,
-                Error::ResourceExists(..)
-                    | Error::Api(Rejected(_) | Denied(..) | Contested(..) | TimedOut(_))
-            ),
-        };
-        let served = foo
-            .status
-            .deployment_name
-            .as_deref()
-            .filter(|_| is_to_come)?;
-        let desired = Desired::of(key, foo, &self.image).ok()?;
-        let earlier = self.earlier(key, foo, &desired.key).into_iter();
-        let (old, actual) = earlier.take(1).find(|(old, _)| old.name() == served)?;
-        let desired = desired.of_earlier(old);
-        let plan = |actual: &Snapshot<Deployment>| desired.scale(&actual.view);
-        let patch = self.deployments.needed(&desired.key, &actual, plan);
-        patch.map(|_| (desired, actual))
-    }
-
-    /// Returns the Foo's Deployments of earlier names. `wanted` is the specified Deployment.
-    ///
-    /// First comes the Deployment that the status names. Then come Deployments that the controller created but that never
-    /// became available. A Deployment that another client created is not included, even if it is a copy that names the Foo as
-    /// its controller.
-    fn earlier(&self, key: &Key, foo: &Foo, wanted: &Key) -> Vec<(Key, Snapshot<Deployment>)> {
-        let deployments = self.deployments.store();
-        let served = |old: &Key| foo.status.deployment_name.as_deref() == Some(old.name());
-        let others = deployments.referrers(key).into_iter();
-        let others = others.filter(|old| old != wanted);
-        let there = others.filter_map(|old| deployments.get(&old).map(|actual| (old, actual)));
-        let mut earlier: Vec<_> = there
-            .filter(|(old, actual)| {
-                is_controlled_by(&actual.view, foo)
-                    && (actual.view.foo_generation.is_some() || served(old))
-            })
-            .collect();
-        earlier.sort_by_key(|(old, actual)| (!served(old), actual.view.foo_generation));
-        earlier
-    }
-
-    /// Returns the Deployments of earlier names to delete. The list is empty until the new Deployment is complete.
-    fn superseded(
-        &self,
-        key: &Key,
-        foo: &Foo,
-        new: &DeploymentState,
-    ) -> Vec<(Key, Snapshot<Deployment>)> {
-        if !new.view.is_complete() {
-            return Vec::new();
-        }
-        let mut earlier = self.earlier(key, foo, &new.key);
-        earlier.retain(|(key, old)| {
-            !old.view.deleting && !self.deployments.is_deletion_pending(key, old)
-        });
-        earlier
     }
 
     /// Deletes the superseded Deployment `old`, after two live reads.
@@ -384,6 +277,18 @@ impl FooReconciler {
         deleted.map_err(failed)
     }
 
+    /// Returns the status after a reconcile with this result.
+    fn status(
+        &self,
+        cx: &Context<'_, Foo>,
+        foo: &Foo,
+        deployed: Option<&DeploymentState>,
+        error: Option<&Error>,
+    ) -> Option<FooStatus> {
+        let serving = self.serving(cx.key(), foo, deployed, error);
+        status::of(foo, deployed, serving.as_ref(), error, cx.now())
+    }
+
     /// Writes the status if it differs, and an event after a change or for a new error.
     async fn report(
         &self,
@@ -392,9 +297,7 @@ impl FooReconciler {
         deployed: Option<&DeploymentState>,
         error: Option<&Error>,
     ) -> Result<Action, Error> {
-        let serving = self.serving(cx.key(), &foo.view, deployed, error);
-        let status = status::of(&foo.view, deployed, serving.as_ref(), error, cx.now());
-        let Some(status) = status else {
+        let Some(status) = self.status(cx, &foo.view, deployed, error) else {
             return Ok(Action::Done);
         };
         let news = self.foos.needs_status_update(cx.key(), foo, &status);
@@ -463,11 +366,6 @@ impl FooReconciler {
 /// Returns the error for changes that a policy or a webhook has overridden.
 fn overruled(name: &str, missing: &Value) -> Error {
     ApiError::Overruled("Deployment", name.to_owned(), wanted(missing)).into()
-}
-
-fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {
-    let owner = deployment.owner.as_ref();
-    owner.is_some_and(|owner| owner.uid == foo.uid)
 }
 
 /// Merges the results of two steps of a reconcile, for example of the Deployment and of the status report.

@@ -19,6 +19,7 @@ use crate::foo::{
     FooConfig,
     cached::Labels,
     fixtures::{deployment, foo, object},
+    status::Serving,
 };
 
 /// A concurrent change of the Foo is a conflict only if it changes a cached field.

@@ -110,17 +110,8 @@ impl<V: Cached> Writer<V> {
         &self.store
     }
 
-    /// Returns the patch that `plan` computes for `seen`, unless the patch is known to have no effect. Sends no request.
-    pub fn needed(
-        &self,
-        key: &Key,
-        seen: &Snapshot<V>,
-        plan: impl FnOnce(&Snapshot<V>) -> Option<Value>,
-    ) -> Option<Value> {
-        plan(seen).filter(|patch| self.is_needed(key, seen, patch))
-    }
-
-    fn is_needed(&self, key: &Key, seen: &Snapshot<V>, patch: &Value) -> bool {
+    /// Returns `false` if this patch of `seen` is known to have no effect. Sends no request.
+    pub fn is_needed(&self, key: &Key, seen: &Snapshot<V>, patch: &Value) -> bool {
         !self.history.is_no_op_patch(key, &seen.view, patch)
     }
 
@@ -197,8 +188,8 @@ impl<V: Cached> Writer<V> {
         stored.ok_or(ApiError::Conflict)
     }
 
-    /// Sends the patch that `plan` computes for `seen`, if there is a patch and it is [needed](Self::needed). Then calls `plan`
-    /// with the response, to find changes without effect.
+    /// Sends the patch of `seen`, if it is [needed](Self::is_needed). Then calls `plan` with the response, to find changes without
+    /// effect.
     ///
     /// Built-in resource types get a strategic merge patch, custom resources a merge patch.
     ///
@@ -209,21 +200,19 @@ impl<V: Cached> Writer<V> {
         cx: &Context<'_, P>,
         key: &Key,
         seen: &Snapshot<V>,
-        plan: impl Fn(&Snapshot<V>) -> Option<Value>,
+        asked: &Value,
+        plan: impl Fn(&V) -> Option<Value>,
     ) -> Result<Patched<V>, ApiError> {
-        let asked = match plan(seen) {
-            Some(asked) if self.is_needed(key, seen, &asked) => asked,
-            overruled => {
-                return Ok(Patched {
-                    view: Arc::clone(&seen.view),
-                    changed: false,
-                    overruled,
-                });
-            }
-        };
+        if !self.is_needed(key, seen, asked) {
+            return Ok(Patched {
+                view: Arc::clone(&seen.view),
+                changed: false,
+                overruled: Some(asked.clone()),
+            });
+        }
         Self::check_owner(cx, key, seen)?;
         cx.check_dry_run()?;
-        self.may_patch(cx, key, seen, &asked)?;
+        self.may_patch(cx, key, seen, asked)?;
         let mut patch = asked.clone();
         patch["metadata"]["uid"] = seen.view.uid().into();
         patch["metadata"]["resourceVersion"] = based_on(seen.version)?.into();
@@ -236,25 +225,21 @@ impl<V: Cached> Writer<V> {
         let answer = answer
             .patch(key.name(), &params, &V::KIND.patch(&patch))
             .await;
-        self.note_unknown(cx, key, &answer, Desired::Fields(&asked), seen.version);
+        self.note_unknown(cx, key, &answer, Desired::Fields(asked), seen.version);
         let answer = self.written(cx, key, answer)?;
         let version = answer.version;
         let view = self.store.record_response(answer, expectation);
         let view = view.ok_or(ApiError::Conflict)?;
         let changed = version != seen.version;
         if changed {
-            let (by, write) = (cx.wanted_by(), Desired::Fields(&asked));
+            let (by, write) = (cx.wanted_by(), Desired::Fields(asked));
             (self.history).record(key, by, write, seen.version, Some(version));
-            let fields = brief(&names_of_fields(&asked));
+            let fields = brief(&names_of_fields(asked));
             info!(object = %cx.key(), dependent = %key, fields, "changed the {}", V::KIND.kind);
         }
-        let stored = Snapshot {
-            version,
-            view: Arc::clone(&view),
-        };
-        let overruled = plan(&stored);
+        let overruled = plan(&view);
         let had_effect = overruled.is_none();
-        (self.history).record_patch(key, &asked, &view, expectation, had_effect);
+        (self.history).record_patch(key, asked, &view, expectation, had_effect);
         if !had_effect {
             self.store.note_unheeded(key);
         }
@@ -303,8 +288,10 @@ impl<V: Cached> Writer<V> {
         // `None`: the object was deleted right after its creation.
         let actual = self.store.get(key).ok_or(ApiError::Conflict)?;
         Self::check_owner(cx, key, &actual)?;
-        let plan = |actual: &Snapshot<V>| plan(&actual.view);
-        let patched = self.patch(cx, key, &actual, plan).await?;
+        let Some(patch) = plan(&actual.view) else {
+            return Ok(actual.view);
+        };
+        let patched = self.patch(cx, key, &actual, &patch, plan).await?;
         match patched.overruled {
             None => Ok(patched.view),
             Some(missing) => Err(ApiError::Overruled(

@@ -307,8 +307,8 @@ async fn i5_what_another_controls_is_not_changed_in_any_way() {
     let (key, seen) = (key(), wishes.store().get(&key()).unwrap());
     let cx = harness.context(&key, &seen);
     let actual = maps.store().get(&key).unwrap();
-    let plan = |actual: &Snapshot<_>| plan("a")(&actual.view);
-    let patched = maps.patch(&cx, &key, &actual, plan).await;
+    let patch = plan("a")(&actual.view).unwrap();
+    let patched = maps.patch(&cx, &key, &actual, &patch, plan("a")).await;
     assert_eq!(patched.map(drop).unwrap_err(), foreign);
     let deleted = maps.delete(&cx, &key, &actual).await;
     assert_eq!(deleted.unwrap_err(), foreign);
@@ -966,8 +966,8 @@ async fn i6_of_two_plans_that_change_nothing_neither_is_asked_again() {
             json!({ "metadata": { "labels": { "a": "b" } } }),
         ] {
             let actual = maps.store().get(&key).unwrap();
-            let plan = |_: &Snapshot<_>| Some(patch.clone());
-            let patched = maps.patch(&cx, &key, &actual, plan).await.unwrap();
+            let plan = |_: &_| Some(patch.clone());
+            let patched = maps.patch(&cx, &key, &actual, &patch, plan).await.unwrap();
             assert_eq!(patched.overruled, Some(patch));
         }
         assert_eq!(server.sent().len(), expected);
