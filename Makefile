@@ -1,7 +1,10 @@
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/foo-controller
 DENY := $(CACHE)/cargo-deny-0.20.2
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-TESTS := --test integration $(if $(KUBERNETES),,--lib --bins --test architecture)
+# With an example, cargo takes the same features as for tests, and compiles nothing twice.
+BUILD := cargo build --locked --workspace --example second_kind
+UNITS := --lib --bin xtask --test architecture
+TESTS := --test integration $(if $(KUBERNETES),,$(UNITS))
 
 .PHONY: help demo test test-built e2e bench simulate mutants nightly lint audit fmt fork generate run image nix-check
 
@@ -21,25 +24,25 @@ ifndef KUBERNETES
 	cargo fmt --check
 	$(MAKE) lint
 endif
-	tests/cluster/build.sh
-	tests/collector/build.sh
+	crates/testkit/src/cluster/build.sh
+	crates/testkit/src/collector/build.sh
 	tests/tools/build.sh manifests
 	tests/tools/build.sh kstatus
-	cargo build --locked --example cluster --example second_kind --example kube_controller # the examples that tests run
-	cargo test --locked $(TESTS) --no-run
+	$(BUILD) --example kube_controller --bin xtask # the programs that tests run
+	cargo test --locked --workspace $(TESTS) --no-run
 
 # Tests with real processes, which mostly wait; the simulation uses the remaining CPU time. Most tests have deadlines, and so
 # have those of `make e2e`: they do not run at the same time (flock). The API servers have enough memory to collect garbage less
 # often (GOGC).
-INTEGRATION := cargo test --locked --test integration
+INTEGRATION := cargo test --locked --workspace --test integration
 .PHONY: test-real test-units test-simulated
 test-real:
 	GOGC=400 RUST_TEST_THREADS=$$(($$(nproc) + 1)) flock $(CACHE)/deadlines.lock sh -ec '$(INTEGRATION); $(INTEGRATION) -- --ignored what_a_change_of_leader_costs'
 test-units:
-	nice -n 5 cargo test --locked --lib --bins --test architecture
+	nice -n 5 cargo test --locked --workspace $(UNITS)
 	nice -n 5 cargo test --locked --doc
 test-simulated:
-	chrt --idle 0 cargo test --locked --profile bench --test model
+	chrt --idle 0 cargo test --locked --workspace --profile bench --test model
 	chrt --idle 0 $(MAKE) simulate SEEDS=1000
 	chrt --idle 0 $(MAKE) simulate EXHAUSTIVE=1 ONLY=create
 
@@ -47,7 +50,7 @@ e2e: ## test the image that Nix builds, installed by deploy/, with real pods (IM
 	tests/node/e2e.sh $(IMAGE)
 
 lint: $(DENY)/bin/cargo-deny ## run clippy, rustdoc, and cargo-deny: licences, sources and versions of the dependencies
-	cargo clippy --all-targets --locked -- -D warnings
+	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked --package operator-runtime
 	cargo fetch --locked # for cargo-deny, which also checks crates of other platforms
 	$(DENY)/bin/cargo-deny --locked --offline check bans licenses sources
@@ -62,9 +65,9 @@ fork: ## rename this into your own operator: NAME=tea-controller KIND=Teapot GRO
 	@$(if $(findstring command,$(origin NAME)),,unset NAME;) exec tests/tools/fork.sh # some systems set NAME to the host name
 
 generate: ## write the generated files: CRD, dashboard, settings, references, completions, manual page
-	cargo build --locked --bins --example generate
-	cargo run --locked --quiet -- crd > deploy/crd.yaml
-	cargo run --locked --quiet --example generate
+	$(BUILD) --bin foo-controller --bin xtask
+	$(TARGET)/debug/foo-controller crd > deploy/crd.yaml
+	$(TARGET)/debug/xtask generate
 
 run: ## run the controller against the cluster of the current kubectl context
 	cargo run --locked -- run --leader-election=false
@@ -78,20 +81,20 @@ nix-check: ## build and check everything in flake.nix
 # `--quick` only shows that it works: a release build of the controller takes minutes.
 bench: ## compare with controller-runtime: 25 minutes (ARGS=--quick: 2 minutes)
 	tests/require.sh
-	tests/cluster/build.sh
-	tests/collector/build.sh
-	cargo build --locked --profile bench --bins --example cluster --example bench
+	crates/testkit/src/cluster/build.sh
+	crates/testkit/src/collector/build.sh
+	$(BUILD) --profile bench --bin foo-controller --bin xtask
 	$(if $(filter --quick,$(ARGS)),,cargo build --locked --release)
 	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .
-	$(TARGET)/release/examples/bench $(ARGS)
+	$(TARGET)/release/xtask bench $(ARGS)
 
 simulate: ## run the operator in simulation: SEEDS=2000 FROM=1: check many seeds; SEED=17 or CASE=name: print one; EXHAUSTIVE=1: a fault at each early request (ONLY=script)
-	@cargo build --quiet --locked --profile bench --example simulate
-	@$(TARGET)/release/examples/simulate $(if $(EXHAUSTIVE),--exhaustive $(if $(ONLY),--only "$(ONLY)"),$(if $(CASE),--report "$(CASE)",$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --from $(or $(FROM),1))))
+	@$(BUILD) --quiet --profile bench --bin simulate
+	@$(TARGET)/release/simulate $(if $(EXHAUSTIVE),--exhaustive $(if $(ONLY),--only "$(ONLY)"),$(if $(CASE),--report "$(CASE)",$(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),2000) --from $(or $(FROM),1))))
 
 mutants: ## remove each protection, which must make the simulation fail: an hour (NAME='part of a name|of another': only those)
-	@cargo build --quiet --locked --profile bench --example simulate
-	@$(TARGET)/release/examples/simulate --mutants "$(NAME)"
+	@$(BUILD) --quiet --profile bench --bin simulate
+	@$(TARGET)/release/simulate --mutants "$(NAME)"
 
 nightly: test-built ## run the long tests: all faults at all scripts, new seeds each time, mutants, an hour of churn: three to four hours
 	$(MAKE) simulate EXHAUSTIVE=1

@@ -14,20 +14,19 @@
       forSystems =
         f: lib.genAttrs [ "x86_64-linux" "aarch64-linux" ] (system: f nixpkgs.legacyPackages.${system});
 
-      # Sources of the program. A change of any other file rebuilds nothing.
-      crates = lib.optional (builtins.pathExists ./crates) ./crates;
-      sources = [
-        ./Cargo.toml
-        ./Cargo.lock
-        ./src
-        ./config/foo-controller.toml
-      ]
-      ++ crates;
+      # Cargo reads the manifests of all crates, and the sources only of those that it compiles.
       manifests = [
         ./Cargo.toml
         ./Cargo.lock
-      ]
-      ++ map (lib.fileset.fileFilter (file: file.name == "Cargo.toml")) crates;
+        (lib.fileset.fileFilter (file: file.name == "Cargo.toml") ./crates)
+        ./xtask/Cargo.toml
+      ];
+      # Sources of the program. A change of any other file rebuilds nothing.
+      sources = manifests ++ [
+        ./src
+        ./config/foo-controller.toml
+        ./crates/runtime
+      ];
       only =
         files:
         lib.fileset.toSource {

@@ -6,13 +6,15 @@ use std::time::Duration;
 use foo_controller::api::Foo;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
+use operator_testkit::{
+    cluster::{Cluster, eventually},
+    webhooks::{Does, Webhook},
+};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    cluster::{Cluster, eventually},
     controller::Controller,
     foos::{audited, audited_alone, create, delays, events, names, not_ready, owned},
-    webhooks::{Does, Webhook},
 };
 
 /// Fails open and has the default timeout of 10 s.

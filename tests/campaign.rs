@@ -17,15 +17,15 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, stream::iter};
 use k8s_openapi::jiff::Timestamp;
+use operator_simulation::draw::Draws;
+use operator_testkit::cluster::{AuditEvent, Cluster, Options, eventually};
 use states::{State, States, TAKEN};
 use tokio::time::sleep;
 use walker::{Step, Walker};
 
 use crate::{
-    cluster::{AuditEvent, Cluster, Options, eventually},
     controller::Controller,
     foos::{DEADLINE, all_requests, counts, subject, tries_allowed},
-    simulation::draw::Draws,
 };
 
 /// Default number of random steps.

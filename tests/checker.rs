@@ -7,15 +7,15 @@ use foo_controller::api::Foo;
 use k8s_openapi::{
     api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp,
 };
+use operator_simulation::invariants::{
+    Election, FENCING_HOLDER, GENERATION, Report, Work, check, check_of, unsettled, version,
+};
+use operator_testkit::cluster::{AuditEvent, Cluster, eventually};
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{AuditEvent, Cluster, eventually},
     controller::Controller,
     foos::{self, DEADLINE, delays},
-    invariants::{
-        Election, FENCING_HOLDER, GENERATION, Report, Work, check, check_of, unsettled, version,
-    },
 };
 
 /// Log that advances by one second for each request and by one resourceVersion for each write.

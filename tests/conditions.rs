@@ -7,10 +7,10 @@ use std::{
     process::{Command, Stdio},
 };
 
+use operator_testkit::cluster::{Output, eventually};
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{Output, eventually},
     foos::with_pods,
     scenarios::{DEADLINE, Scene, condition, foo},
 };

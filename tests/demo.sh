@@ -56,14 +56,15 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
 say "Building the controller"
-cargo build --locked --profile "$profile" --bins --example cluster --example trace
+# The example as in the Makefile.
+cargo build --locked --workspace --example second_kind --profile "$profile" --bin foo-controller --bin xtask
 
 if [ "${DEMO_CLUSTER:-own}" = current ]; then
   command -v kubectl >/dev/null || { echo "DEMO_CLUSTER=current takes kubectl" >&2; exit 1; }
   say "Using the cluster of the current context, $(kubectl config current-context)"
 else
   say "Starting a control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, and a kwok node"
-  coproc "$target/examples/cluster" --controllers
+  coproc "$target/xtask" cluster --controllers
   plane=$COPROC_PID to_plane=${COPROC[1]}
   IFS= read -r ready <&"${COPROC[0]}" || { echo "no control plane" >&2; exit 1; }
   field() { sed -E "s/.*\"$1\":\"([^\"]*)\".*/\1/" <<<"$ready"; }
@@ -86,9 +87,9 @@ fi
 run kubectl wait --for=condition=Established --timeout=30s crd/foos.samplecontroller.k8s.io
 
 say "Starting an OpenTelemetry Collector"
-program=$(tests/collector/build.sh)
+program=$(crates/testkit/src/collector/build.sh)
 mkdir "$telemetry"
-COLLECTOR_FOLDER=$telemetry "${bound[@]}" "$program" --config tests/collector/collector.yaml >"$telemetry/log" 2>&1 &
+COLLECTOR_FOLDER=$telemetry "${bound[@]}" "$program" --config crates/testkit/src/collector/collector.yaml >"$telemetry/log" 2>&1 &
 collector=$!
 port=''
 until [ -n "$port" ]; do
@@ -114,7 +115,7 @@ run kubectl get foo,deploy
 controller_log
 
 say "The first reconcile of that Foo, as the collector received it"
-"$target/examples/trace" "$telemetry" foo-sample
+"$target/xtask" trace "$telemetry" foo-sample
 
 say "The Foo is scaled, and its Deployment follows"
 run kubectl scale foo/foo-sample --replicas=3
@@ -140,7 +141,7 @@ say "The events of the Foo"
 run kubectl get events --field-selector=involvedObject.kind=Foo
 
 say "All reconciles of the Foo, as a page for a browser"
-"$target/examples/trace" "$telemetry" foo-sample "$work/traces.html"
+"$target/xtask" trace "$telemetry" foo-sample "$work/traces.html"
 echo "file://$work/traces.html"
 
 if [ -z "${DEMO_ONCE:-}" ]; then

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use operator_testkit::cluster::{Cluster, eventually};
 use rustix::process::{Resource, getrlimit};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -10,7 +11,6 @@ use tokio::{
 };
 
 use crate::{
-    cluster::{Cluster, eventually},
     controller::Controller,
     foos::{DEADLINE, audited, converged, create, names},
 };

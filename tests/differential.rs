@@ -1,4 +1,4 @@
-//! Compares the simulated API server (`tests/simulation/api`) with the real one: the same requests get the same responses, and
+//! Compares the simulated API server (`crates/testkit/src/api_server`) with the real one: the same requests get the same responses, and
 //! the same watches deliver the same events.
 //!
 //! `FOO_CONTROLLER_TEST_REQUESTS=100000` sets the number of requests.
@@ -20,6 +20,10 @@ use std::{
     time::Duration,
 };
 
+use operator_testkit::{
+    api_server::{Kind, Method},
+    cluster::{AS_SIMULATED, Cluster, Options, eventually},
+};
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use serde_json::{Value, json};
 
@@ -27,11 +31,6 @@ use normal::Names;
 use rights::LIMITED;
 use side::{ADMIN, Events, Sent, Side, Simulated, Told, path, sent};
 use steps::{Act, By, KINDS, Step};
-
-use crate::{
-    cluster::{AS_SIMULATED, Cluster, Options, eventually},
-    simulation::api::{Kind, Method},
-};
 
 /// Maximum number of requests in one sequence.
 const STEPS: usize = 30;

@@ -11,6 +11,11 @@ use std::{
     time::{Duration, Instant},
 };
 
+use operator_simulation::invariants::FENCING_HOLDER;
+use operator_testkit::{
+    cluster::{Cluster, Options, bound_command, eventually},
+    collector::{Behaviour, Mock},
+};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -18,12 +23,7 @@ use tokio::{
     sync::{Mutex, MutexGuard},
 };
 
-use crate::{
-    cluster::{Cluster, Options, bound_command, eventually},
-    collector::{Behaviour, Mock},
-    fencing,
-    invariants::FENCING_HOLDER,
-};
+use crate::fencing;
 
 /// Not shared with other files: the installed objects apply to all namespaces.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {

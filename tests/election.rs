@@ -13,13 +13,12 @@ use kube::{
 };
 use kube_leader_election::{Error, LeaseLock, LeaseLockParams, LeaseLockResult};
 use operator_runtime::{Host, election::lease_guard::LeaseGuardLayer};
-use serde_json::{Value, json};
-use tokio::{task::JoinHandle, time::timeout};
-
-use crate::{
+use operator_testkit::{
     cluster::{eventually, shared},
     proxy::{Answer, At, Held, Proxy},
 };
+use serde_json::{Value, json};
+use tokio::{task::JoinHandle, time::timeout};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 const CALL: Duration = Duration::from_secs(5);

@@ -17,6 +17,10 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
 };
+use operator_testkit::{
+    cluster::{Cluster, Options as Parts, eventually},
+    proxy::Proxy,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -27,11 +31,9 @@ use tokio::{
 };
 
 use crate::{
-    cluster::{Cluster, Options as Parts, eventually},
     controller::Controller,
     fleet::{Clock, DEADLINE, FAST, Fleet, Load, Options, USERS, Way, rounds},
     foos::{audited_alone, converged, create, foo, names},
-    proxy::Proxy,
 };
 
 /// Two API servers on one etcd behind a load balancer. All replicas use the first one. It is frozen, the Foos change through

@@ -9,17 +9,19 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
+use operator_testkit::{
+    cluster::{AuditEvent, Cluster, eventually},
+    proxy::{Answer, At, On, Proxy, Rule},
+};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    cluster::{AuditEvent, Cluster, eventually},
     controller::Controller,
     foos::{
         self, DEADLINE, audited, audited_alone, converged, counts, create, names, owned, requests,
         subject,
     },
-    proxy::{Answer, At, On, Proxy, Rule},
 };
 
 /// Without changes, three resyncs of 500 Foos send no request.

@@ -33,13 +33,11 @@ use operator_runtime::{
     },
     telemetry::Metrics,
 };
+use operator_testkit::cluster::{AuditEvent, Cluster, Options, eventually};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell, watch};
 
-use crate::{
-    cluster::{AuditEvent, Cluster, Options, eventually},
-    controller::Controller,
-};
+use crate::controller::Controller;
 
 /// Not shared with other files: the policy applies to all namespaces.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(Options::default()));

@@ -11,7 +11,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller
 mkdir -p "$cache/fork"
 exec 9>"$cache/fork/lock"
 flock 9
-bin=$(tests/cluster/build.sh) && tests/collector/build.sh >/dev/null # shared builds, made once
+bin=$(crates/testkit/src/cluster/build.sh) && crates/testkit/src/collector/build.sh >/dev/null # shared builds, made once
 
 # A fixed path: cargo identifies its builds by it.
 copy=$cache/fork/copy caches=$(mktemp -d) plane='' controller=''
@@ -113,7 +113,7 @@ cargo fmt --check
 cargo clippy --locked --workspace --all-targets -- -D warnings
 
 say 'its installation'
-coproc "$CARGO_TARGET_DIR/debug/examples/cluster" --controllers
+coproc "$CARGO_TARGET_DIR/debug/xtask" cluster --controllers
 plane=$COPROC_PID to_plane=${COPROC[1]}
 IFS= read -r ready <&"${COPROC[0]}" || fail 'no control plane'
 KUBECONFIG=$(sed -E 's/.*"kubeconfig":"([^"]*)".*/\1/' <<<"$ready") PATH=$bin:$PATH

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::cluster::{self, Cluster, Options, Ready, Supervisor, eventually, shared};
+use operator_testkit::cluster::{self, Cluster, Options, Ready, Supervisor, eventually, shared};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -191,7 +191,7 @@ fn holds_a_cluster() {
 
 #[tokio::test]
 async fn nothing_is_left_when_the_supervisor_is_killed() {
-    let (mut supervisor, ready) = Supervisor::start(Command::new(cluster::supervisor()));
+    let (mut supervisor, ready) = Supervisor::start(cluster::supervisor());
     supervisor.child.kill().unwrap();
     drop(supervisor);
     eventually(DEADLINE, "no process is left", async || {

@@ -10,6 +10,10 @@ use std::{
 
 use foo_controller::api::{Foo, FooSpec};
 use kube::{Api, api::PostParams};
+use operator_testkit::{
+    cluster::{self, Cluster, Options, eventually, shared},
+    proxy::{At, Proxy},
+};
 use pem::Pem;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -29,11 +33,7 @@ use tokio_rustls::{
     },
 };
 
-use crate::{
-    cluster::{self, Cluster, Options, eventually, shared},
-    controller::Controller,
-    proxy::{At, Proxy},
-};
+use crate::controller::Controller;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Default timeout of a kubelet probe.

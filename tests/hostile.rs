@@ -13,11 +13,11 @@ use kube::{
     Api, Client, Resource as _, ResourceExt as _,
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Request},
 };
+use operator_testkit::cluster::{AuditEvent, Cluster, MUTATING_POLICIES, Options, eventually};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{
-    cluster::{AuditEvent, Cluster, MUTATING_POLICIES, Options, eventually},
     controller::Controller,
     foos::{
         DEADLINE, audited, converged, counts, create, events, foo, names, not_ready, owned,

@@ -9,16 +9,9 @@
 )]
 
 // Support code.
-mod cluster;
-mod collector;
 mod controller;
 mod fleet;
 mod foos;
-mod generated;
-mod invariants;
-mod prometheus;
-mod proxy;
-mod webhooks;
 
 // Tests.
 mod admission;
@@ -48,7 +41,6 @@ mod replicas;
 mod rollouts;
 mod scenarios;
 mod second_kind;
-mod simulation;
 mod state;
 mod stderr;
 mod takeover;

@@ -18,14 +18,12 @@ use std::{
 
 use foo_controller::APP;
 use operator_runtime::Config;
+use operator_testkit::cluster::{Cluster, Options, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
-use crate::{
-    cluster::{Cluster, Options, eventually},
-    controller::Controller,
-};
+use crate::controller::Controller;
 
 /// Not shared with other files: the installed objects apply to all namespaces.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(Options::default()));
@@ -36,6 +34,9 @@ const NAMESPACE: &str = "foo-system";
 const ACCOUNT: &str = "samplecontroller.k8s.io/controller-account";
 /// Annotation of the controller's pod with the name of the fencing record.
 const RECORD: &str = "samplecontroller.k8s.io/fencing-record";
+
+/// Folders with Rust code.
+const CODE: [&str; 4] = ["src", "crates", "tests", "xtask"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -64,8 +65,8 @@ fn guarantees_and_tests_have_the_same_numbers() {
     let rows = rows.filter_map(|row| Some(row.split_once(' ')?.0.to_ascii_uppercase()));
     let rows: BTreeSet<_> = rows.filter(|id| is_id(id)).collect();
     let (mut tested, mut judged) = (BTreeSet::new(), BTreeSet::new());
-    let folder = root().join("tests/simulation/judge");
-    let code = ["src", "crates", "tests"].map(|folder| sources(&root().join(folder)));
+    let folder = root().join("crates/simulation/src/judge");
+    let code = CODE.map(|folder| sources(&root().join(folder)));
     for path in code.into_iter().flatten() {
         let text = fs::read_to_string(&path).unwrap();
         let mut is_test = false;

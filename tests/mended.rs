@@ -8,10 +8,10 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
+use operator_testkit::cluster::{AuditEvent, Cluster, Options, eventually};
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{AuditEvent, Cluster, Options, eventually},
     controller::Controller,
     foos::{DEADLINE, audited, create, events, foo, not_ready, owned, requests, subject},
 };

@@ -15,6 +15,11 @@ use operator_runtime::telemetry::{
     metrics::table::{self, Kind},
     server::auth::{Page, Refusal},
 };
+use operator_testkit::{
+    cluster::eventually,
+    collector::{Collector, Data, Received},
+    prometheus::{Prometheus, promtool},
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -22,14 +27,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{
-    cluster::eventually,
-    collector::{Collector, Data, Received},
-    controller::Controller,
-    foos::audited,
-    generated::{self, dashboard},
-    prometheus::{Prometheus, promtool},
-};
+use crate::{controller::Controller, foos::audited};
 
 const DEADLINE: Duration = Duration::from_mins(1);
 const COMPONENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/components/prometheus");
@@ -543,7 +541,7 @@ async fn prometheus_scrapes_and_judges() {
 
     // Prometheus also evaluates the queries of the dashboard, with the defaults of Grafana for its variables.
     let mut queries = Vec::new();
-    let dashboard = dashboard::dashboard().replace("$namespace", "n");
+    let dashboard = dashboard().replace("$namespace", "n");
     let dashboard = dashboard
         .replace("$cluster", ".*")
         .replace("$__rate_interval", "1m");
@@ -650,9 +648,9 @@ async fn the_component_fits_the_base() {
         "foo-controller"
     );
 
-    let dashboard = find("ConfigMap", "foo-controller-dashboard");
-    assert_eq!(dashboard["metadata"]["labels"]["grafana_dashboard"], "1");
-    assert_eq!(dashboard["data"]["dashboard.json"], dashboard::dashboard());
+    let map = find("ConfigMap", "foo-controller-dashboard");
+    assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
+    assert_eq!(map["data"]["dashboard.json"], dashboard());
     let rules_there = find("PrometheusRule", "foo-controller");
     assert_eq!(rules_there["spec"], rules()["spec"]);
 }
@@ -750,6 +748,10 @@ fn rules_in(folder: &TempDir) -> PathBuf {
     file
 }
 
+fn dashboard() -> String {
+    fs::read_to_string(Path::new(COMPONENT).join("dashboard.json")).unwrap()
+}
+
 fn rules() -> Value {
     let yaml = fs::read_to_string(Path::new(COMPONENT).join("rules.yaml")).unwrap();
     serde_saphyr::from_str(&yaml).unwrap()
@@ -762,7 +764,7 @@ fn what_is_named_exists() {
         .flat_map(|(_, metrics)| metrics)
         .map(|metric| (metric.name(&APP), metric.kind.name().to_owned()))
         .collect();
-    let dashboard: Value = serde_json::from_str(&dashboard::dashboard()).unwrap();
+    let dashboard: Value = serde_json::from_str(&dashboard()).unwrap();
     let mut expressions = Vec::new();
     for all in [&rules(), &dashboard] {
         collect(all, &mut expressions);
@@ -811,19 +813,6 @@ fn collect(value: &Value, expressions: &mut Vec<String>) {
         }
         Value::Array(values) => values.iter().for_each(|value| collect(value, expressions)),
         _ => {}
-    }
-}
-
-/// The files generated from the tables of metrics and settings are current.
-#[test]
-fn what_is_generated_is_current() {
-    for (path, generated) in generated::files() {
-        let committed = fs::read_to_string(&path).unwrap();
-        assert!(
-            committed == generated,
-            "{} is out of date: run `make generate`",
-            path.display()
-        );
     }
 }
 

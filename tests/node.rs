@@ -30,6 +30,12 @@ use kube::{
     config::AuthInfo,
 };
 use operator_runtime::Config;
+use operator_simulation::invariants::{self, Election};
+use operator_testkit::{
+    cluster::{self, AuditEvent, eventually},
+    collector::{Collector, Received},
+    prometheus::promtool,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -41,12 +47,8 @@ use tokio::{
 };
 
 use crate::{
-    cluster::{self, AuditEvent, eventually},
-    collector::{Collector, Received},
     controller::Controller,
     foos::{DEADLINE, delays, foo, longest},
-    invariants::{self, Election},
-    prometheus::promtool,
 };
 
 const NAMESPACE: &str = "foo-system";

@@ -21,6 +21,11 @@ use opentelemetry_otlp::{
 use opentelemetry_sdk::{
     Resource, logs::SdkLoggerProvider, metrics::SdkMeterProvider, trace::SdkTracerProvider,
 };
+use operator_testkit::{
+    cluster,
+    collector::{self, Behaviour, Collector, Data, Kind, Mock, page},
+    prometheus::{Prometheus, promtool},
+};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -29,12 +34,6 @@ use tokio::{
     time::timeout,
 };
 use tonic::transport::{Certificate, ClientTlsConfig};
-
-use crate::{
-    cluster,
-    collector::{self, Behaviour, Collector, Data, Kind, Mock, page},
-    prometheus::{Prometheus, promtool},
-};
 
 /// Time limit of an export or a connection.
 const TIMEOUT: Duration = Duration::from_secs(2);

@@ -10,6 +10,10 @@ use foo_controller::{APP, api::Foo};
 use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
 use kube::Api;
 use operator_runtime::Config;
+use operator_testkit::{
+    cluster::{Cluster, Options, eventually, shared},
+    proxy::{At, Held, Proxy},
+};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::{
@@ -18,11 +22,7 @@ use tokio::{
     sync::{Mutex, MutexGuard},
 };
 
-use crate::{
-    cluster::{Cluster, Options, eventually, shared},
-    controller::Controller,
-    proxy::{At, Held, Proxy},
-};
+use crate::controller::Controller;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const LEASE: &str = "foo-controller";

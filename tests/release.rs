@@ -10,11 +10,10 @@ use std::{
     time::Duration,
 };
 
+use operator_testkit::cluster::{bound_command, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Child;
-
-use crate::cluster::{bound_command, eventually};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -409,7 +408,7 @@ fn all_say_the_same_version() {
 /// notes. It fails without a section in the changelog. The workflow signs with the documented commands.
 #[test]
 fn a_release_has_its_notes_and_what_installs_it() {
-    let build = root().join("tests/cluster/build.sh");
+    let build = root().join("crates/testkit/src/cluster/build.sh");
     let bin = run(root(), build.to_str().unwrap(), &[]);
     let copy = tempfile::tempdir().unwrap();
     let from = ["deploy", "config", "Cargo.toml", "CHANGELOG.md"].map(|name| root().join(name));

@@ -17,16 +17,15 @@ use operator_runtime::{
     election::{self, Identity},
     telemetry::{Telemetry, health::Health, server::Server},
 };
+use operator_simulation::invariants::{self, MADE_FOR, Report, version};
+use operator_testkit::{cluster::AuditEvent, proxy::Proxy};
 use rustix::process::Signal;
 use serde_json::Value;
 use tokio::{sync::watch, time::sleep};
 
 use crate::{
-    cluster::AuditEvent,
     fleet::{DEFAULT, FAST, Fleet, Load, Options, Program, USERS, Way, rounds, stands_by_again},
     foos::{delays, longest, subject},
-    invariants::{self, MADE_FOR, Report, version},
-    proxy::Proxy,
 };
 
 /// Pause after a kill. The new leader works off the backlog before the next fault.

@@ -2,12 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use operator_testkit::cluster::eventually;
 use serde_json::{Value, json};
 
-use crate::{
-    cluster::eventually,
-    scenarios::{DEADLINE, Scene, condition, foo},
-};
+use crate::scenarios::{DEADLINE, Scene, condition, foo};
 
 const FOOS: usize = 12;
 const LIMIT: usize = 3;

@@ -6,13 +6,10 @@
 
 use std::time::Duration;
 
+use operator_testkit::cluster::{Output, eventually};
 use serde_json::{Value, json};
 
-use crate::{
-    cluster::{Output, eventually},
-    controller::Controller,
-    foos::with_pods,
-};
+use crate::{controller::Controller, foos::with_pods};
 
 pub const DEADLINE: Duration = Duration::from_mins(1);
 

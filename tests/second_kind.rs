@@ -24,6 +24,8 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
+use operator_simulation::invariants::{Election, Report, Work, check_of};
+use operator_testkit::cluster::{Cluster, Options, eventually, example};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::{
@@ -32,11 +34,7 @@ use tokio::{
     time::{interval, sleep},
 };
 
-use crate::{
-    cluster::{Cluster, Options, eventually, example},
-    controller::Controller,
-    invariants::{Election, Report, Work, check_of},
-};
+use crate::controller::Controller;
 
 /// Limit of each wait: the machine may be busy.
 const DEADLINE: Duration = Duration::from_mins(1);

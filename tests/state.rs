@@ -2,6 +2,10 @@
 
 use std::{net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
+use operator_testkit::{
+    cluster::{Cluster, bound_command, eventually},
+    proxy::Proxy,
+};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -9,10 +13,8 @@ use tokio::{
 };
 
 use crate::{
-    cluster::{Cluster, bound_command, eventually},
     controller::Controller,
     foos::{audited, create},
-    proxy::Proxy,
 };
 
 const DEADLINE: Duration = Duration::from_secs(30);

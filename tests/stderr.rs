@@ -9,6 +9,10 @@ use std::{
     time::Duration,
 };
 
+use operator_testkit::{
+    cluster::eventually,
+    proxy::{At, Proxy},
+};
 use rustix::process::Signal;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -16,10 +20,8 @@ use tokio::{
 };
 
 use crate::{
-    cluster::eventually,
     controller::Controller,
     foos::{self, with_pods},
-    proxy::{At, Proxy},
 };
 
 const DEADLINE: Duration = Duration::from_mins(1);

@@ -24,6 +24,10 @@ use operator_runtime::{
     },
     telemetry::{Metrics, health::Heartbeat},
 };
+use operator_testkit::{
+    cluster::{Cluster, Options, eventually, shared},
+    proxy::{Answer, At, Proxy},
+};
 use serde_json::json;
 use tokio::{
     sync::{oneshot, watch},
@@ -31,12 +35,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{
-    cluster::{Cluster, Options, eventually, shared},
-    controller::Controller,
-    foos::audited,
-    proxy::{Answer, At, Proxy},
-};
+use crate::{controller::Controller, foos::audited};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(15);

@@ -5,15 +5,17 @@ use std::{
     time::{Duration, Instant},
 };
 
+use operator_testkit::{
+    cluster::{Cluster, eventually},
+    collector::{Balancer, Behaviour, Collector, Kind, Mock, Received, Span, Trace, WORDS, page},
+    proxy::{Answer, Proxy},
+};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::{Cluster, eventually},
-    collector::{Balancer, Behaviour, Collector, Kind, Mock, Received, Span, Trace, WORDS, page},
     controller::Controller,
     foos::{self, DEADLINE, with_pods},
-    proxy::{Answer, Proxy},
 };
 
 /// Starts a controller that works in `namespace` and exports to `endpoint` with short delays.

@@ -15,14 +15,12 @@ use kube::{
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
     core::GroupVersionKind,
 };
+use operator_testkit::cluster::{Cluster, eventually};
 use serde_json::{Value, json};
 
 use super::values::{Case, Kind, cases};
 
-use crate::{
-    cluster::{Cluster, eventually},
-    foos::DEADLINE,
-};
+use crate::foos::DEADLINE;
 
 /// API version without a schema.
 pub const LAX: &str = "v1alpha0";

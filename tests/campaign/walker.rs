@@ -19,6 +19,7 @@ use kube::{
     Api, Client, ResourceExt as _,
     api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams},
 };
+use operator_testkit::cluster::{Cluster, eventually};
 use serde_json::{Value, json};
 
 use super::{
@@ -30,10 +31,7 @@ use super::{
     values::Case,
 };
 
-use crate::{
-    cluster::{Cluster, eventually},
-    foos::DEADLINE,
-};
+use crate::foos::DEADLINE;
 
 /// Second Foo in the namespace. It must make progress in every state of the first one.
 const BESIDE: &str = "beside";

@@ -9,10 +9,9 @@ use std::{
     time::Duration,
 };
 
+use operator_testkit::cluster::{Cluster, bound_command, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-
-use crate::cluster::{Cluster, bound_command, eventually};
 
 /// Time limit for a log line and for the exit.
 const DEADLINE: Duration = Duration::from_secs(30);

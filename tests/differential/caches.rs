@@ -3,17 +3,16 @@
 use std::time::Duration;
 
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use operator_testkit::{
+    api_server::{Kind, Lag, Method, Server},
+    cluster::{Cluster, Options, STREAMED_LISTS, eventually},
+};
 use serde_json::{Value, json};
 
 use super::{
     CLUSTER, DEADLINE, Run,
     side::{ADMIN, Sent, Side, Simulated, at, get, path},
     special::{JSON, MERGE, ask, both, foo, same, same_of},
-};
-
-use crate::{
-    cluster::{Cluster, Options, STREAMED_LISTS, eventually},
-    simulation::api::{Kind, Lag, Method, Server},
 };
 
 /// Replaces numbers, because versions in messages differ on each side.
@@ -345,11 +344,11 @@ fn what_a_cache_has_not_seen_comes_late() {
     it.server.set_lag(&it.store, at(it.now), Lag::By(lag));
     send(&mut it, &ask(Method::POST, foos.as_str(), JSON, &foo("b")));
     let list = |query: &str| get(format!("{foos}?{query}"));
-    let names = |answer: crate::simulation::api::Answer| match answer {
-        crate::simulation::api::Answer::Whole { body, .. } => {
+    let names = |answer: operator_testkit::api_server::Answer| match answer {
+        operator_testkit::api_server::Answer::Whole { body, .. } => {
             body["items"].as_array().unwrap().len()
         }
-        crate::simulation::api::Answer::Watch(_) => panic!("a list"),
+        operator_testkit::api_server::Answer::Watch(_) => panic!("a list"),
     };
     assert_eq!(
         names(send(&mut it, &list("limit=500"))),
@@ -358,7 +357,7 @@ fn what_a_cache_has_not_seen_comes_late() {
     );
     assert_eq!(names(send(&mut it, &list("resourceVersion=0"))), 1);
     let stream = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
-    let crate::simulation::api::Answer::Watch(mut watch) =
+    let operator_testkit::api_server::Answer::Watch(mut watch) =
         send(&mut it, &list(&format!("{stream}&resourceVersion=")))
     else {
         panic!("a watch");
@@ -381,7 +380,7 @@ fn what_a_cache_has_not_seen_comes_late() {
     );
     it.server.set_lag(&it.store, at(it.now), Lag::Stuck);
     send(&mut it, &ask(Method::POST, foos.as_str(), JSON, &foo("c")));
-    let crate::simulation::api::Answer::Watch(mut stuck) =
+    let operator_testkit::api_server::Answer::Watch(mut stuck) =
         send(&mut it, &list(&format!("{stream}&resourceVersion=")))
     else {
         panic!("a watch");

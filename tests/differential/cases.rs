@@ -1,10 +1,9 @@
 //! Shrunk cases in which the two sides once differed.
 
+use operator_testkit::api_server::Kind;
 use serde_json::{Value, json};
 
 use super::steps::{Act, Base, By, MERGE, STRATEGIC, Step, UNSAID, Which, valid};
-
-use crate::simulation::api::Kind;
 
 fn step(kind: Kind, act: Act) -> Step {
     Step {

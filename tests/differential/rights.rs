@@ -1,8 +1,7 @@
 //! User with limited permissions on both sides, similar to those of the operator.
 
+use operator_testkit::api_server::{Kind, Store, User};
 use serde_json::{Value, json};
-
-use crate::simulation::api::{Kind, Store, User};
 
 pub const LIMITED: User<'static> = User {
     name: "limited",

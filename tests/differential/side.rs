@@ -5,14 +5,13 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::{AsyncBufReadExt as _, TryStreamExt as _, io::Lines};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
+use operator_testkit::api_server::{Answer, Call, Kind, Method, Now, Server, Store, User, Watch};
 use serde_json::{Value, json};
 
 use super::{
     rights::LIMITED,
     steps::{Act, Base, By, Step, Which},
 };
-
-use crate::simulation::api::{Answer, Call, Kind, Method, Now, Server, Store, User, Watch};
 
 const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 

@@ -1,15 +1,14 @@
 //! Comparisons with their own setup: a terminating namespace, the fencing policy, and tokens of other users.
 
+use operator_testkit::{
+    api_server::{CONTROLLER, Kind, Method, RECORD, User},
+    cluster::{Cluster, eventually},
+};
 use serde_json::{Value, json};
 
 use super::{
     CLUSTER, DEADLINE, Run,
     side::{ADMIN, Sent, Side, Simulated, at, path},
-};
-
-use crate::{
-    cluster::{Cluster, eventually},
-    simulation::api::{CONTROLLER, Kind, Method, RECORD, User},
 };
 
 pub const JSON: &str = "application/json";

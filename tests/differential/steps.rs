@@ -1,9 +1,8 @@
 //! Requests in a form that applies to both sides. UIDs and versions are relative to earlier responses.
 
+use operator_testkit::api_server::{Kind, Method};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-
-use crate::simulation::api::{Kind, Method};
 
 /// Kinds and names of the objects.
 pub const KINDS: [Kind; 6] = [

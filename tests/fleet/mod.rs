@@ -17,6 +17,11 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     config::{KubeConfigOptions, Kubeconfig},
 };
+use operator_simulation::invariants::{self, Election};
+use operator_testkit::{
+    cluster::{Cluster, eventually},
+    proxy::{At, Proxy},
+};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
@@ -32,11 +37,8 @@ use tokio::{
 };
 
 use crate::{
-    cluster::{Cluster, eventually},
     controller::Controller,
     foos::{audited_alone, create, foo, names},
-    invariants::{self, Election},
-    proxy::{At, Proxy},
 };
 
 /// Time limit of waits that are not measured. On a slow machine Foos arrive faster than they are reconciled, and wait until the

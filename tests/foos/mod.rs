@@ -15,9 +15,8 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DynamicObject, ListParams, PostParams},
 };
+use operator_testkit::cluster::{AuditEvent, Cluster, Options, eventually};
 use tokio::{sync::OnceCell, time::sleep};
-
-use crate::cluster::{AuditEvent, Cluster, Options, eventually};
 
 /// Time limit of waits that are not measured. The machine may be busy.
 pub const DEADLINE: Duration = Duration::from_mins(1);

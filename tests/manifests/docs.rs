@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 use serde_json::Value;
 
-use super::{files, root, sources};
+use super::{CODE, files, root, sources};
 
 /// A Markdown file.
 pub struct Document {
@@ -124,8 +124,8 @@ pub fn documents() -> Vec<Document> {
 /// The file and heading of each link exist, and so does each path in inline code. README links every file of `docs/`.
 #[test]
 fn links_lead_somewhere() {
-    const FOLDERS: [&str; 7] = [
-        "docs", "tests", "benches", "crates", "deploy", "src", ".github",
+    const FOLDERS: [&str; 8] = [
+        "docs", "tests", "benches", "crates", "deploy", "src", "xtask", ".github",
     ];
     let folders = FOLDERS.map(|folder| files(&root().join(folder), "md"));
     let mut all = folders.concat();
@@ -181,7 +181,7 @@ fn ci_runs_every_ignored_test() {
         .map(|word| word.trim_end_matches('\''))
         .filter(|word| word.len() > 4)
         .collect();
-    let folders = ["tests", "src", "crates"].map(|folder| sources(&root().join(folder)));
+    let folders = CODE.map(|folder| sources(&root().join(folder)));
     let mut ignored = 0;
     for path in folders.into_iter().flatten() {
         let module = path.file_stem().unwrap().to_str().unwrap();
@@ -206,7 +206,7 @@ fn ci_runs_every_ignored_test() {
 #[test]
 fn supported_versions_of_kubernetes_are_tested() {
     let mut pinned = BTreeSet::new();
-    for path in files(&root().join("tests/cluster/kubernetes"), "sum") {
+    for path in files(&root().join("crates/testkit/src/cluster/kubernetes"), "sum") {
         let minor = path.file_stem().unwrap().to_str().unwrap().to_owned();
         let sums = fs::read_to_string(&path).unwrap();
         let version = sums.lines().find_map(|line| {
@@ -232,7 +232,7 @@ fn supported_versions_of_kubernetes_are_tested() {
     let workflow = root().join(".github/workflows/kubernetes.yml");
     let workflow = fs::read_to_string(workflow).unwrap();
     let workflow: Value = serde_saphyr::from_str(&workflow).unwrap();
-    let default = fs::read_to_string(root().join("tests/cluster/build.sh")).unwrap();
+    let default = fs::read_to_string(root().join("crates/testkit/src/cluster/build.sh")).unwrap();
     let others = pinned
         .into_iter()
         .map(|(minor, _)| minor)
@@ -268,7 +268,7 @@ fn readme_is_short() {
 /// Every section exists that code cites in the form: docs/design.md, "How it works".
 #[test]
 fn what_code_cites_is_there() {
-    for file in ["src", "crates", "tests"].map(|folder| sources(&root().join(folder))) {
+    for file in CODE.map(|folder| sources(&root().join(folder))) {
         for file in file {
             let text = fs::read_to_string(&file).unwrap();
             // A citation may continue on the next line of a comment or string. Quotes in a string are escaped.

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use operator_testkit::cluster::bound_command;
+
 use super::*;
-use crate::cluster::bound_command;
 
 /// Number of Foos in the figure of the documentation.
 const FOOS: usize = 1000;

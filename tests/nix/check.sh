@@ -27,8 +27,8 @@ derivation() { nix eval --raw "${flake_options[@]}" "$1#$2.drvPath"; }
 unstamped=$(derivation . default.unstamped)
 [ "$unstamped" = "$(derivation "path:$copy" default.unstamped)" ] || { say "a commit rebuilds the program"; exit 1; }
 before=$(derivations)
-for file in README.md docs/*.md; do echo >> "$copy/$file"; done
-[ "$(derivations)" = "$before" ] || { say "an edit of README.md or docs/ rebuilds something"; exit 1; }
+for file in README.md docs/*.md tests/main.rs crates/{simulation,testkit}/src/lib.rs xtask/src/main.rs; do echo >> "$copy/$file"; done
+[ "$(derivations)" = "$before" ] || { say "an edit of the documentation or the tests rebuilds something"; exit 1; }
 dependencies() { derivation "path:$copy" default.dependencies; }
 compiled=$(dependencies)
 echo >> "$copy/src/main.rs"
@@ -43,7 +43,8 @@ echo "the bounds of the histograms of the image's /metrics, which promtool finds
 nix store cat "$(nix build --no-link --print-out-paths "${flake_options[@]}" ".#checks.$system.image")"
 
 # The log of this build stands for any build after an edit of src: only these crates are compiled.
-ours=$(cargo metadata --format-version 1 --no-deps --locked --offline | jq -r '.packages[].name' | sort)
+ours=$(cargo metadata --format-version 1 --no-deps --locked --offline |
+  jq -r '.workspace_default_members as $ours | .packages[] | select(.id | IN($ours[])) | .name' | sort)
 crates=$(nix log "$unstamped" | sed -nE 's/\x1b\[[0-9;]*m//g; s/^ *Compiling (\S+) v.*/\1/p' | sort)
 [ "$crates" = "$ours" ] || { say "$unstamped compiled $crates, not only $ours"; exit 1; }
 echo "compiled with the dependencies at hand: $crates"

@@ -4,12 +4,12 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-control_plane=$(tests/cluster/build.sh)
+control_plane=$(crates/testkit/src/cluster/build.sh)
 programs=$(tests/tools/build.sh node)
 NODE=$(mktemp -d "${TMPDIR:-/tmp}/foo-controller-node-XXXXXX")
 trap 'rm -rf --one-file-system "$NODE"' EXIT
 trap 'exit 143' TERM HUP # after the running command has ended
-export NODE PATH=$programs:$control_plane:/usr/sbin:/sbin:$PATH AUDIT_POLICY=$PWD/tests/cluster/audit-policy.yaml
+export NODE PATH=$programs:$control_plane:/usr/sbin:/sbin:$PATH AUDIT_POLICY=$PWD/crates/testkit/src/cluster/audit-policy.yaml
 mkdir "$NODE/images"
 
 # Prints a docker archive with one file, which is its entrypoint.

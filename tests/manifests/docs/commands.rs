@@ -8,14 +8,12 @@ use std::{
     time::Duration,
 };
 
+use operator_testkit::cluster::{Cluster, bound_command};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tempfile::TempDir;
 
 use super::{Document, documents};
-use crate::{
-    cluster::{Cluster, bound_command},
-    manifests::{root, with_controllers},
-};
+use crate::manifests::{root, with_controllers};
 
 /// Time limit of a block: the longest timeout of a `kubectl wait` in it.
 const DEADLINE: Duration = Duration::from_mins(5);
@@ -40,9 +38,13 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     (
         "cargo test --locked --lib --package foo-controller",
         "Makefile",
-        "cargo test --locked $(TESTS)",
+        "cargo test --locked --workspace $(TESTS)",
     ),
-    ("make generate", "tests/metrics.rs", "run `make generate`"),
+    (
+        "make generate",
+        "xtask/src/generate/mod.rs",
+        "run `make generate`",
+    ),
     ("nix flake check", "tests/nix/check.sh", "nix flake check"),
     ("nix build .#crds", "flake.nix", "${packages.crds}"),
     ("kubectl wait", "tests/node.rs", "kubectl wait --for"),

@@ -1,0 +1,251 @@
+//! The other clients: users, the Deployment controller, the namespace controller and the garbage collector. The
+//! first running API server answers their requests without delay.
+
+mod deployment;
+mod namespace;
+
+use std::collections::BTreeMap;
+
+use operator_testkit::api_server::{Key, Kind, Method};
+use serde_json::{Value, json};
+
+use super::{
+    plan::{Action, Fault},
+    users,
+    world::{FOOS, World},
+};
+
+use deployment::Rollout;
+pub use deployment::{failure, has_given_up, is_held};
+
+/// User that owns the Foos.
+pub const USER: &str = "alice";
+pub const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
+
+/// State of these clients.
+#[derive(Default)]
+pub struct Actors {
+    /// Running reconciles: their index in the trace, by span number.
+    pub spans: BTreeMap<u64, usize>,
+    /// Store version when nothing was left to do.
+    at_rest: Option<u64>,
+    /// By UID of the Deployment.
+    rollouts: BTreeMap<String, Rollout>,
+    namespace: namespace::Namespace,
+}
+
+impl Actors {
+    pub fn tick(&mut self, world: &mut World) {
+        if self.at_rest == Some(world.store.version()) {
+            return;
+        }
+        let before = world.store.version();
+        let waits = self.roll_out(world);
+        let is_idle = world.is_going_on(|fault| matches!(fault, Fault::NoCollector));
+        let collected = !is_idle && collect(world);
+        let is_changing = self.namespace.tick(world);
+        let is_at_rest = !waits && !collected && !is_changing && world.store.version() == before;
+        self.at_rest = is_at_rest.then_some(before);
+    }
+
+    /// Makes the next tick run although nothing was written.
+    pub fn wake(&mut self) {
+        self.at_rest = None;
+    }
+
+    /// Runs the Deployment controller. Returns whether it is waiting for something.
+    fn roll_out(&mut self, world: &mut World) -> bool {
+        let all = world.store.list(Kind::Deployment, None);
+        let all: Vec<_> = all
+            .map(|(key, object)| (key.clone(), object.clone()))
+            .collect();
+        let mut waits = false;
+        for (key, object) in all {
+            if object["metadata"]["deletionTimestamp"].is_string() {
+                continue;
+            }
+            let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
+            let rollout = self.rollouts.entry(uid.to_owned()).or_default();
+            waits |= rollout.step(world, &key, &object);
+        }
+        waits
+    }
+}
+
+/// Runs the garbage collector. Deletes objects whose owners are all gone, and dependents of an owner in foreground deletion.
+/// Returns whether it has sent a request.
+fn collect(world: &mut World) -> bool {
+    let all: Vec<(Key, std::sync::Arc<Value>)> = [Kind::Foo, Kind::Deployment, Kind::Service]
+        .into_iter()
+        .flat_map(|kind| world.store.list(kind, None))
+        .map(|(key, object)| (key.clone(), object.clone()))
+        .collect();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let alive: BTreeMap<String, &Value> = all
+        .iter()
+        .map(|(_, object)| (text(&object["metadata"]["uid"]), &**object))
+        .collect();
+    let none = Vec::new();
+    let owners = |object: &Value| {
+        object["metadata"]["ownerReferences"]
+            .as_array()
+            .unwrap_or(&none)
+            .clone()
+    };
+    let finalizers = |object: &Value| -> Vec<String> {
+        let all = object["metadata"]["finalizers"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        all.map(text).collect()
+    };
+    let mut asked = Vec::new();
+    for (key, object) in &all {
+        let uid = text(&object["metadata"]["uid"]);
+        let is_deleting = object["metadata"]["deletionTimestamp"].is_string();
+        let owners_of_it = owners(object);
+        let delete = |policy: &str| {
+            let body = json!({
+                "kind": "DeleteOptions", "apiVersion": "v1",
+                "propagationPolicy": policy, "preconditions": { "uid": uid },
+            });
+            (Method::DELETE, path_of(key), body)
+        };
+        let is_orphan = !owners_of_it.is_empty()
+            && owners_of_it
+                .iter()
+                .all(|owner| !alive.contains_key(&text(&owner["uid"])));
+        let is_waited_for = owners_of_it.iter().any(|owner| {
+            let owner = alive.get(&text(&owner["uid"]));
+            owner.is_some_and(|owner| {
+                owner["metadata"]["deletionTimestamp"].is_string()
+                    && finalizers(owner)
+                        .iter()
+                        .any(|it| it == "foregroundDeletion")
+            })
+        });
+        if (is_orphan || is_waited_for) && !is_deleting {
+            asked.push(delete(if is_waited_for {
+                "Foreground"
+            } else {
+                "Background"
+            }));
+        }
+        if !is_deleting {
+            continue;
+        }
+        let mine = || {
+            all.iter()
+                .filter(|(_, other)| owners(other).iter().any(|owner| text(&owner["uid"]) == uid))
+        };
+        let had = finalizers(object);
+        let mut kept = had.clone();
+        if had.iter().any(|it| it == "orphan") {
+            for (other, dependent) in mine() {
+                let mut left = owners(dependent);
+                left.retain(|owner| text(&owner["uid"]) != uid);
+                let patch = json!({ "metadata": {
+                    "ownerReferences": if left.is_empty() { Value::Null } else { left.into() },
+                    "uid": dependent["metadata"]["uid"],
+                }});
+                asked.push((Method::PATCH, path_of(other), patch));
+            }
+            kept.retain(|it| it != "orphan");
+        }
+        // Like the real collector, waits only for dependents with `blockOwnerDeletion`.
+        let blocks =
+            |owner: &Value| text(&owner["uid"]) == uid && owner["blockOwnerDeletion"] == true;
+        if !mine().any(|(_, dependent)| owners(dependent).iter().any(blocks)) {
+            kept.retain(|it| it != "foregroundDeletion");
+        }
+        if kept != had {
+            let patch = json!({ "metadata": {
+                "finalizers": if kept.is_empty() { Value::Null } else { kept.into() },
+                "resourceVersion": object["metadata"]["resourceVersion"],
+            }});
+            asked.push((Method::PATCH, path_of(key), patch));
+        }
+    }
+    let something = !asked.is_empty();
+    for (method, path, body) in asked {
+        world.request(GARBAGE_COLLECTOR, &method, &path, &body);
+    }
+    something
+}
+
+/// Returns the URL path of an object.
+pub fn path_of(key: &Key) -> String {
+    let info = key.kind.info();
+    let root = if info.group.is_empty() {
+        "/api"
+    } else {
+        "/apis"
+    };
+    let version = key.kind.api_version();
+    let (namespace, name) = (&key.namespace, &key.name);
+    format!(
+        "{root}/{version}/namespaces/{namespace}/{}/{name}",
+        info.plural
+    )
+}
+
+/// Carries out a user action. Returns the status code, or 0 if the action is not a request.
+pub fn carry_out(world: &mut World, action: &Action) -> u16 {
+    if let Action::User(deed) = action {
+        return users::act(world, *deed);
+    }
+    let path = |foo: &str| path_of(&Key::new(Kind::Foo, FOOS, foo));
+    let (user, method, path, body) = match action {
+        Action::Create {
+            foo,
+            deployment,
+            replicas,
+        } => {
+            let all = path("");
+            let mut body = json!({
+                "apiVersion": Kind::Foo.api_version(), "kind": "Foo",
+                "metadata": { "name": foo, "namespace": FOOS },
+                "spec": { "deploymentName": deployment },
+            });
+            if let Some(replicas) = replicas {
+                body["spec"]["replicas"] = (*replicas).into();
+            }
+            (
+                USER,
+                Method::POST,
+                all.trim_end_matches('/').to_owned(),
+                body,
+            )
+        }
+        Action::Scale { foo, replicas } => (
+            USER,
+            Method::PATCH,
+            path(foo),
+            json!({ "spec": { "replicas": replicas } }),
+        ),
+        Action::Rename { foo, deployment } => (
+            USER,
+            Method::PATCH,
+            path(foo),
+            json!({ "spec": { "deploymentName": deployment } }),
+        ),
+        Action::Delete { foo, policy } => {
+            let options = json!({
+                "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy,
+            });
+            (USER, Method::DELETE, path(foo), options)
+        }
+        Action::Request {
+            user,
+            method,
+            path,
+            body,
+        } => (*user, method.clone(), path.clone(), body.clone()),
+        Action::User(_)
+        | Action::Stop { .. }
+        | Action::Start { .. }
+        | Action::Replace { .. }
+        | Action::Upgrade { .. } => return 0,
+    };
+    world.request(user, &method, &path, &body).0
+}

@@ -1,0 +1,22 @@
+//! What tests of an operator run on. Nothing here depends on the operator or its runtime.
+#![allow(
+    missing_docs,
+    clippy::must_use_candidate,
+    clippy::missing_errors_doc,
+    clippy::missing_panics_doc,
+    clippy::return_self_not_must_use,
+    reason = "only the workspace uses it"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a test fails by panicking, and shows a log then"
+)]
+
+pub mod api_server;
+pub mod cluster;
+pub mod collector;
+pub mod prometheus;
+pub mod proxy;
+pub mod webhooks;

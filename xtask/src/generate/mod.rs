@@ -1,0 +1,58 @@
+//! Files that `make generate` derives from the tables of metrics and settings and from the command line.
+
+mod command_line;
+mod dashboard;
+mod settings;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+/// Writes the files.
+pub fn run() -> ExitCode {
+    for (path, text) in files() {
+        // Leave current files untouched: the defaults are compiled in, and a new timestamp would cause a rebuild.
+        if fs::read_to_string(&path).unwrap() != text {
+            fs::write(path, text).unwrap();
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Returns the path and the content of each file that is generated in whole or in part.
+fn files() -> Vec<(PathBuf, String)> {
+    let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let [reference, defaults] =
+        ["docs/configuration.md", "config/foo-controller.toml"].map(|path| root.join(path));
+    let prometheus = root.join("deploy/components/prometheus");
+    let texts = [&reference, &defaults].map(|path| fs::read_to_string(path).unwrap());
+    let mut files = vec![
+        (prometheus.join("dashboard.json"), dashboard::dashboard()),
+        (prometheus.join("METRICS.md"), dashboard::list()),
+        (reference, settings::reference(&texts[0])),
+        (defaults, settings::defaults(&texts[1])),
+    ];
+    let share = root.join("nix/share");
+    files.extend(command_line::files().map(|(name, text)| (share.join(name), text)));
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The files generated from the tables of metrics and settings are current.
+    #[test]
+    fn what_is_generated_is_current() {
+        for (path, generated) in files() {
+            let committed = fs::read_to_string(&path).unwrap();
+            assert!(
+                committed == generated,
+                "{} is out of date: run `make generate`",
+                path.display()
+            );
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Commands of developers. The Makefile and `tests/demo.sh` call them.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program whose user reads what it prints, and which fails by panicking"
+)]
+
+mod bench;
+mod cluster;
+mod generate;
+mod trace;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: xtask COMMAND [ARGUMENTS]
+  bench     compare with controller-runtime (make bench)
+  cluster   run a control plane until stdin ends
+  generate  write the generated files (make generate)
+  trace     show the traces of a Foo that a collector has received";
+
+fn main() -> ExitCode {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let Some((command, arguments)) = arguments.split_first() else {
+        eprintln!("{USAGE}");
+        return ExitCode::FAILURE;
+    };
+    match command.as_str() {
+        "bench" => bench::run(arguments),
+        "cluster" => cluster::run(arguments),
+        "generate" => generate::run(),
+        "trace" => trace::run(arguments),
+        other => {
+            eprintln!("unknown command {other}\n{USAGE}");
+            ExitCode::FAILURE
+        }
+    }
+}
