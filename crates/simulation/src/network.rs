@@ -19,7 +19,7 @@ use kube::client::{Body, DynBody};
 use operator_runtime::{
     Config,
     election::fence::recheck_before_sending,
-    transport::{READ_TIMEOUT, Transport, keep_retry_after},
+    transport::{READ_TIMEOUT, Transport, complete_status},
 };
 use parking_lot::Mutex;
 use tokio::{
@@ -232,7 +232,7 @@ impl Wire {
         for (name, value) in headers {
             response = response.header(name, value);
         }
-        keep_retry_after(response.body(answer.body())?).await
+        complete_status(response.body(answer.body())?).await
     }
 
     /// Waits for a connection.

@@ -30,7 +30,7 @@ use crate::{
         },
         instrumented::{RequestLayer, without_credentials},
         kubeconfig, tls,
-        transport::{READ_TIMEOUT, Transport, keep_retry_after},
+        transport::{READ_TIMEOUT, Transport, complete_status},
         warnings::{self, Warnings},
     },
     config::{
@@ -348,7 +348,7 @@ where
                 let response = pool.send(request, recheck_before_sending).await?;
                 connection::answered(&response);
                 warnings.log(&object, &response);
-                keep_retry_after(response).await
+                complete_status(response).await
             }
         }));
     Ok(service.boxed())

@@ -39,47 +39,49 @@ where
     Ok(text)
 }
 
-/// Copies the header `Retry-After` into the `Status`, where [`retry_after`] finds it. API Priority and Fairness and proxies
-/// send only the header.
+/// Makes the body of each error response a `Status`, with the header `Retry-After`, where [`retry_after`] finds it.
+///
+/// API Priority and Fairness and proxies send only the header. Proxies, and an API server without the resource type, send text
+/// or HTML, which kube's watch would take for an event.
 ///
 /// # Errors
-/// Fails if the body of a response with this header cannot be read.
-pub async fn keep_retry_after<B>(response: Response<B>) -> Result<Response<Box<DynBody>>, BoxError>
+/// Fails if the body of an error response cannot be read.
+pub async fn complete_status<B>(response: Response<B>) -> Result<Response<Box<DynBody>>, BoxError>
 where
     B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
     let (parts, body) = response.into_parts();
-    let seconds = || {
-        parts
-            .headers
-            .get(RETRY_AFTER)?
-            .to_str()
-            .ok()?
-            .parse::<u32>()
-            .ok()
-    };
-    let asks = matches!(parts.status.as_u16(), 429 | 503);
-    let body: Box<DynBody> = match asks.then(seconds).flatten() {
-        None => Box::new(body.map_err(Into::into)),
-        Some(seconds) => {
-            let text = beginning(body).await?;
-            let status = serde_json::from_slice(&text).ok();
-            let mut status = status.filter(Value::is_object).unwrap_or_else(|| {
-                json!({
-                    "status": "Failure", "code": parts.status.as_u16(),
-                    "reason": parts.status.canonical_reason(),
-                    "message": String::from_utf8_lossy(&text).trim(),
-                })
-            });
-            if !status["details"].is_object() {
-                status["details"] = json!({});
-            }
-            status["details"]["retryAfterSeconds"] = seconds.into();
-            let text = Bytes::from(serde_json::to_vec(&status)?);
-            Box::new(Full::new(text).map_err(|never| match never {}))
+    let code = parts.status;
+    if !code.is_client_error() && !code.is_server_error() {
+        let body: Box<DynBody> = Box::new(body.map_err(Into::into));
+        return Ok(Response::from_parts(parts, body));
+    }
+    let text = beginning(body).await?;
+    let status = serde_json::from_slice(&text).ok();
+    let mut status = status
+        .filter(|status: &Value| status["kind"] == "Status")
+        .unwrap_or_else(|| {
+            let text = String::from_utf8_lossy(&text);
+            let message = match text.trim() {
+                "" => code.canonical_reason().unwrap_or_default(),
+                text => text,
+            };
+            json!({
+                "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code.as_u16(),
+                "reason": code.canonical_reason(), "message": message,
+            })
+        });
+    let asks = parts.headers.get(RETRY_AFTER);
+    let asks = asks.and_then(|asks| asks.to_str().ok()?.parse::<u32>().ok());
+    if let Some(seconds) = asks.filter(|_| matches!(code.as_u16(), 429 | 503)) {
+        if !status["details"].is_object() {
+            status["details"] = json!({});
         }
-    };
+        status["details"]["retryAfterSeconds"] = seconds.into();
+    }
+    let text = Bytes::from(serde_json::to_vec(&status)?);
+    let body: Box<DynBody> = Box::new(Full::new(text).map_err(|never| match never {}));
     Ok(Response::from_parts(parts, body))
 }
 
@@ -94,19 +96,47 @@ mod tests {
 
     use super::*;
 
+    async fn status_of<B>(response: Response<B>) -> Value
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let body = complete_status(response).await.unwrap().into_body();
+        serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap()
+    }
+
     /// The server may send an endless body.
     #[tokio::test]
-    async fn an_answer_that_asks_for_time_is_not_read_to_its_end() {
+    async fn endless_error_response_is_not_read_to_its_end() {
         let blanks = || Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[b' '; 1 << 10])));
         let answer = Response::builder().status(503).header(RETRY_AFTER, "7");
         let answer = answer.body(StreamBody::new(repeat_with(blanks))).unwrap();
-        let kept = keep_retry_after(answer).await.unwrap().into_body();
-        let text = kept.collect().await.unwrap().to_bytes();
-        let status: Value = serde_json::from_slice(&text).unwrap();
+        let status = status_of(answer).await;
         assert_eq!(status["details"]["retryAfterSeconds"], 7);
-        assert_eq!(
-            (&status["code"], &status["message"]),
-            (&503.into(), &"".into())
-        );
+        assert_eq!(status["code"], 503);
+        assert_eq!(status["message"], "Service Unavailable");
+    }
+
+    /// An API server without the resource type answers in text, and a proxy in HTML. A `Status` keeps all its fields.
+    #[tokio::test]
+    async fn error_in_another_format_becomes_a_status() {
+        let denied = r#"{"kind":"Status","code":403,"reason":"Forbidden","message":"no","details":{"kind":"foos"}}"#;
+        for (code, text, message, kind) in [
+            (
+                404,
+                "404 page not found\n",
+                "404 page not found",
+                Value::Null,
+            ),
+            (502, "<html>no</html>", "<html>no</html>", Value::Null),
+            (401, "null", "null", Value::Null),
+            (403, denied, "no", "foos".into()),
+        ] {
+            let response = Response::builder().status(code);
+            let status = status_of(response.body(Full::new(Bytes::from(text))).unwrap()).await;
+            assert_eq!(status["code"], code);
+            assert_eq!(status["message"], message);
+            assert_eq!(status["details"]["kind"], kind);
+        }
     }
 }
