@@ -13,7 +13,7 @@ use kube::{
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::config::environment::Host;
+use crate::{client::token_file::bearer, config::environment::Host};
 
 /// Placeholder that keeps kube from using the proxy of `HTTPS_PROXY`.
 pub(super) const NO_PROXY: &str = "http://no-proxy.invalid/";
@@ -277,6 +277,15 @@ fn check_cluster(cluster: &mut Cluster) -> Result<(), Error> {
 }
 
 fn check_user(user: &AuthInfo) -> Result<(), Error> {
+    // kube exposes its secrets only through serialization.
+    let user_json = serde_json::to_value(user).unwrap_or_default();
+    let token = user_json["token"].as_str().unwrap_or_default();
+    if !token.is_empty() && bearer(token).is_err() {
+        return Err(invalid(
+            "the user's token has a character that is not valid in an HTTP header, such as a line break: write it on one \
+             line, without `|`",
+        ));
+    }
     if let Some(provider) = &user.auth_provider {
         return Err(invalid(format!(
             "auth-provider {:?} is not supported: use an exec plugin, such as kubelogin for OIDC",
@@ -364,6 +373,20 @@ mod tests {
         );
         let user = json!({ "as": "a", "as-uid": "u\n" });
         assert!(impersonation(&serde_json::from_value(user).unwrap()).is_err());
+    }
+
+    /// A block in YAML (`token: |`) ends with a line break.
+    #[test]
+    fn token_with_a_line_break_is_rejected() {
+        for (token, is_valid) in [
+            ("", true),
+            ("abc", true),
+            ("abc\n", false),
+            ("a\nbc", false),
+        ] {
+            let user = serde_json::from_value(json!({ "token": token })).unwrap();
+            assert_eq!(check_user(&user).is_ok(), is_valid, "{token:?}");
+        }
     }
 
     /// The deserializer's error would quote the secret.
