@@ -121,7 +121,7 @@ impl From<kube::Error> for ApiError {
             403 | 404 if is_terminating(status) => Self::NamespaceTerminating,
             // Webhooks deny with any status code. A 403 is retried as well, because no watch reports that a missing permission
             // was restored.
-            code if code == 403 || is_denied(&status.message) => {
+            code if code == 403 || is_denied(&status.message) || is_internal(status) => {
                 Self::Denied(brief(&without_ports(&status.message)), asks)
             }
             // 404: the object was deleted after it was read.
@@ -136,6 +136,12 @@ impl From<kube::Error> for ApiError {
             }
         }
     }
+}
+
+/// Whether the API server failed while it served the write, for example at the patch of a mutating webhook that does not fit the
+/// object. Such an error may last, so it is reported like a denial. The storage's own errors have other messages.
+fn is_internal(status: &kube::core::Status) -> bool {
+    status.code == 500 && status.message.starts_with("Internal error occurred: ")
 }
 
 /// Message for a write that the API server did not complete in time. The API server's own message mentions no webhook. The text
@@ -166,6 +172,13 @@ mod tests {
             (503, denied, 7, true),
             (429, denied, 0, true),
             (403, "no", 0, true),
+            (
+                500,
+                "Internal error occurred: add operation does not apply",
+                0,
+                true,
+            ),
+            (500, "etcdserver: request timed out", 0, false),
             (429, "too many requests", 7, false),
             (503, "not now", 0, false),
         ] {
