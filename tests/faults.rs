@@ -293,6 +293,24 @@ async fn r10b_deletions_during_an_outage_of_the_watch_are_noticed() {
     assert_eq!(of_the_deleted.count(), 1, "its creation, once");
 }
 
+/// A watch that resumes reports the status of the response, not the format of its text: the CRD was deleted, or a proxy has no
+/// API server.
+#[tokio::test]
+async fn resumed_watch_reports_the_status() {
+    for (code, text, words) in [
+        (404, "404 page not found\n", "is not installed"),
+        (502, "<html>no</html>", "the API server returned 502"),
+    ] {
+        let Setup {
+            proxy, controller, ..
+        } = Setup::new("status").await;
+        controller.wait_for_log("started workers").await;
+        proxy.on("watch", "foos").answer(Answer::json(code, text));
+        proxy.disconnect();
+        controller.wait_for_log(words).await;
+    }
+}
+
 /// A load balancer resets idle watches. They resume from their resourceVersions, without a list or a log line.
 #[tokio::test]
 async fn idle_watches_that_are_reset_go_on() {
