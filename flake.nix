@@ -24,7 +24,6 @@
       # Sources of the program. A change of any other file rebuilds nothing.
       sources = manifests ++ [
         ./src
-        ./config/foo-controller.toml
         ./crates/runtime
       ];
       only =

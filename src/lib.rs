@@ -3,8 +3,6 @@
 //! The crate `operator-runtime` contains all code that does not depend on `Foo`.
 
 pub mod foo;
-#[cfg(test)]
-mod settings;
 
 use operator_runtime::{
     App,
@@ -22,7 +20,7 @@ pub static APP: App = App {
     group: api::GROUP,
     controller: "foo",
     reporter: "sample-controller",
-    defaults: include_str!("../config/foo-controller.toml"),
+    defaults: "image = 'nginx:latest'\nmax_rollouts = 10",
     keys: &[
         Key {
             name: "image",

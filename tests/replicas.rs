@@ -272,8 +272,11 @@ async fn a_replica_without_the_fence() {
         server: kube.cluster_url.clone(),
         transport: client::lease_transport(kube, &config.leader_election).unwrap(),
         host,
+        target: election::ElectionTarget {
+            identity,
+            namespace: config.leader_election.lease_namespace.clone(),
+        },
         settings: config.leader_election,
-        identity,
         metrics: metrics.clone(),
         seen: election::SeenLease::default(),
         ability: controller.ability(),

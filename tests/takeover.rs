@@ -18,7 +18,7 @@ use operator_runtime::{
     client::lease_transport,
     config::LeaderElection,
     election::{
-        Election, Eligibility, Identity, SeenLease, Term,
+        Election, ElectionTarget, Eligibility, Identity, SeenLease, Term,
         fence::{self, FenceLayer},
         run,
     },
@@ -60,7 +60,7 @@ impl Replica {
         let settings = LeaderElection {
             enabled: true,
             lease_name: "l".into(),
-            lease_namespace: Some(namespace.into()),
+            lease_namespace: None,
             fencing_record: None,
             lease_duration: LEASE / pace,
             renew_deadline: RENEW / pace,
@@ -71,7 +71,10 @@ impl Replica {
             transport: lease_transport(config, &settings).unwrap(),
             host: operator_runtime::Host::of_this_process(),
             settings,
-            identity: Identity::new(name, "uid").unwrap(),
+            target: ElectionTarget {
+                identity: Identity::new(name, "uid").unwrap(),
+                namespace: Some(namespace.into()),
+            },
             metrics: Metrics::disconnected(&APP),
             seen: SeenLease::default(),
             ability: watch::channel(Eligibility::Full).1,

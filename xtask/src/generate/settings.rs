@@ -14,22 +14,25 @@ pub fn reference(text: &str) -> String {
     between(&text, "variables", &variables())
 }
 
-/// Returns `config/foo-controller.toml` with a comment for each key. The head of the file stays as it is.
+/// Returns `config/foo-controller.toml`: all keys with their defaults, each with a comment. The head of the file stays as it is.
 pub fn defaults(text: &str) -> String {
-    let (head, body) = text.split_once("\n\n").unwrap();
-    let mut defaults = format!("{head}\n\n");
+    let (head, _) = text.split_once("\n\n").unwrap();
+    let mut defaults = format!("{head}\n");
+    let flags = clap::Command::new("").args(config::args(&APP));
+    let (_, settings) = config::load(&APP, &flags.get_matches_from([""]), []).unwrap();
     let mut section = String::new();
-    for line in body.lines().filter(|line| !line.starts_with('#')) {
-        if let Some(name) = line.strip_prefix('[') {
-            section = name.replace(']', ".");
-        } else if let Some((name, _)) = line.split_once(" = ") {
-            let name = format!("{section}{name}");
-            let key = config::keys(&APP).find(|key| key.name == name);
-            let key = key.unwrap_or_else(|| panic!("there is no key {name}"));
-            comment(&mut defaults, &key.meaning());
-        }
-        defaults.push_str(line);
+    for line in settings.to_string().lines().filter(|line| !line.is_empty()) {
+        let (setting, _) = line.split_once("  # ").unwrap_or((line, ""));
+        let Some((name, _)) = setting.split_once(" = ") else {
+            section = setting.trim_matches(['[', ']']).to_owned() + ".";
+            let _ = write!(defaults, "\n{setting}");
+            continue;
+        };
+        let name = format!("{section}{name}");
+        let key = config::keys(&APP).find(|key| key.name == name).unwrap();
         defaults.push('\n');
+        comment(&mut defaults, &key.meaning());
+        let _ = writeln!(defaults, "{setting}");
     }
     defaults
 }

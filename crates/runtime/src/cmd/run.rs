@@ -17,14 +17,9 @@ use crate::{
         cluster::Cluster,
         fence::{FenceLayer, eligibility::Eligibility, term::Term},
     },
-    config::{
-        app::App,
-        build_info,
-        environment::{Host, ProcessLock},
-        settings::Config,
-    },
+    config::{app::App, build_info, environment::Host, settings::Config},
     controller::{Controller, TaskExited, builder::Builder},
-    election::{self, identity::Identity, lease_guard::SeenLease, run::Election},
+    election::{self, identity::ElectionTarget, lease_guard::SeenLease, run::Election},
     reconcile::reconciler::Reconciler,
     telemetry::{
         self,
@@ -69,15 +64,17 @@ impl Error {
 pub async fn run<R: Reconciler>(
     host: &Host,
     mut cluster: Cluster,
-    mut config: Config,
+    config: Config,
     metrics: Metrics,
     shutdown: impl Future<Output = ()>,
     build: impl FnOnce(&mut Builder<R::Primary>) -> R,
 ) -> Result<(), Error> {
     let app = metrics.app();
     let server = Server::bind(app, &config.http).await?;
-    let (identity, _claim) =
-        claimed_identity(app, host, cluster.pod_namespace.take(), &mut config)?;
+    let election = &config.leader_election;
+    let target = ElectionTarget::of(app, host, election, cluster.pod_namespace.take())?;
+    let _claim = target.claim(host, election)?;
+    let identity = &target.identity;
     let commit = build_info::commit().unwrap_or("unknown");
     info!(server = %cluster.server, version = app.version, commit, %identity, "starting");
     let (publish, term) = watch::channel(None);
@@ -92,7 +89,7 @@ pub async fn run<R: Reconciler>(
         server.with_state(state(
             host,
             &config,
-            &identity,
+            &target,
             app,
             &seen,
             fence,
@@ -111,7 +108,7 @@ pub async fn run<R: Reconciler>(
         transport: lease,
         host: host.clone(),
         settings: config.leader_election,
-        identity,
+        target,
         metrics,
         seen,
         ability: controller.ability(),
@@ -145,16 +142,16 @@ pub async fn run<R: Reconciler>(
 fn state<R: Reconciler>(
     host: &Host,
     config: &Config,
-    identity: &Identity,
+    target: &ElectionTarget,
     app: &'static App,
     seen: &SeenLease,
     fence: FenceLayer,
     controller: &Controller<R>,
 ) -> impl Fn() -> State + Send + Sync + use<R> {
     let (began, clock, seen) = (Instant::now(), host.clock.clone(), seen.clone());
-    let (identity, election) = (identity.to_string(), &config.leader_election);
-    let namespace = election.lease_namespace.as_deref().unwrap_or_default();
-    let lease = format!("{namespace}/{}", election.lease_name);
+    let identity = target.identity.to_string();
+    let namespace = target.namespace.as_deref().unwrap_or_default();
+    let lease = format!("{namespace}/{}", config.leader_election.lease_name);
     let work = controller.state();
     move || {
         let (caches, queue) = work();
@@ -174,39 +171,6 @@ fn state<R: Reconciler>(
             queue,
         }
     }
-}
-
-/// Returns the identity of this replica, and sets the default namespace of the Lease in `config`.
-pub(crate) fn identity(
-    app: &App,
-    host: &Host,
-    pod_namespace: Option<String>,
-    config: &mut Config,
-) -> Result<Identity, election::error::Error> {
-    let identity = Identity::of(host)?;
-    let election = &mut config.leader_election;
-    election.lease_namespace = election.lease_namespace.take().or(pod_namespace);
-    if election.enabled && election.lease_namespace.is_none() {
-        return Err(election::error::Error::Namespace(app.env_prefix()));
-    }
-    Ok(identity)
-}
-
-/// Returns the identity, and a claim that keeps other processes of the pod from using it for the same Lease.
-fn claimed_identity(
-    app: &App,
-    host: &Host,
-    pod_namespace: Option<String>,
-    config: &mut Config,
-) -> Result<(Identity, Option<ProcessLock>), election::error::Error> {
-    let identity = identity(app, host, pod_namespace, config)?;
-    let election = &config.leader_election;
-    let namespace = election.lease_namespace.as_ref();
-    let claim = namespace
-        .filter(|_| election.enabled)
-        .map(|namespace| identity.claim(host, namespace, &election.lease_name))
-        .transpose()?;
-    Ok((identity, claim))
 }
 
 /// The election and the fenced client, for another controller than the runtime's.
@@ -237,16 +201,14 @@ pub struct Candidate {
 pub fn candidate(
     host: &Host,
     mut cluster: Cluster,
-    mut config: Config,
+    config: Config,
     metrics: Metrics,
     drained: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Candidate, Error> {
-    let (identity, claim) = claimed_identity(
-        metrics.app(),
-        host,
-        cluster.pod_namespace.take(),
-        &mut config,
-    )?;
+    let settings = config.leader_election;
+    let pod_namespace = cluster.pod_namespace.take();
+    let target = ElectionTarget::of(metrics.app(), host, &settings, pod_namespace)?;
+    let claim = target.claim(host, &settings)?;
     let (publish, term) = watch::channel(None);
     let fence = FenceLayer::new(term.clone(), &metrics);
     let (client, server, transport) = cluster.fenced(&fence, &metrics);
@@ -254,8 +216,8 @@ pub fn candidate(
         server,
         transport,
         host: host.clone(),
-        settings: config.leader_election,
-        identity,
+        settings,
+        target,
         metrics,
         seen: SeenLease::default(),
         ability: watch::channel(Eligibility::Full).1,

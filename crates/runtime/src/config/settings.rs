@@ -7,24 +7,24 @@ use serde::{Deserialize, Deserializer};
 
 /// The runtime's part of the effective configuration.
 ///
-/// [`load`](super::load) enforces the ranges given here. Code that constructs a `Config` must respect them itself.
+/// [`load`](super::load) enforces the ranges of the [keys](super::keys). Code that constructs a `Config` must respect them itself.
 // All other keys belong to the application.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Config {
-    /// Interval of the full resync, 1 s to 24 h.
+    /// Interval of the full resync.
     #[serde(with = "humantime_serde")]
     pub resync: Duration,
-    /// Number of workers, 1 to 1000. Slow namespaces have as many of their own.
+    /// Number of workers. Slow namespaces have as many of their own.
     pub workers: u32,
     /// Namespaces of the objects; empty means all.
     pub namespaces: Vec<String>,
-    /// Time for running work to finish after a stop request, 1 s to 1 h.
+    /// Time for running work to finish after a stop request.
     #[serde(with = "humantime_serde")]
     pub shutdown_timeout: Duration,
     /// Kubeconfig file. It is read when the client is created.
     #[serde(deserialize_with = "unless_empty")]
     pub kubeconfig: Option<PathBuf>,
-    /// Address of the API server, overriding the kubeconfig: http or https, with a host, without credentials.
+    /// Address of the API server, overriding the kubeconfig.
     #[serde(deserialize_with = "unless_empty")]
     pub master: Option<Uri>,
     /// Delays of retries.
@@ -44,15 +44,15 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Backoff {
-    /// Delay before an object's first retry, doubled each time; 1 ms to 1 h, at most `max`.
+    /// Delay before an object's first retry, doubled each time up to `max`.
     #[serde(with = "humantime_serde")]
     pub initial: Duration,
-    /// Longest delay of one object, 1 ms to 24 h.
+    /// Longest delay of one object.
     #[serde(with = "humantime_serde")]
     pub max: Duration,
-    /// Retries per second from the token bucket, 0.1 to 100,000.
+    /// Retries per second from the token bucket.
     pub qps: f64,
-    /// Capacity of the token bucket, 1 to 100,000.
+    /// Capacity of the token bucket.
     pub burst: u32,
 }
 
@@ -65,7 +65,7 @@ pub struct Backoff {
 pub struct LeaderElection {
     /// Whether leaders are elected. Without an election, the replica always leads, so there must be only one.
     pub enabled: bool,
-    /// Name of the Lease, a DNS-1123 subdomain.
+    /// Name of the Lease.
     pub lease_name: String,
     /// Namespace of the Lease; unset, the namespace of the pod.
     #[serde(deserialize_with = "unless_empty")]
@@ -73,13 +73,13 @@ pub struct LeaderElection {
     /// Name of the fencing record, a `ServiceAccount` in the Lease's namespace; unset, the Lease's name and `-fencing`.
     #[serde(deserialize_with = "unless_empty")]
     pub fencing_record: Option<String>,
-    /// Time without a renewal after which another replica may take the Lease; whole seconds, 1 s to 1 h.
+    /// Time without a renewal after which another replica may take the Lease.
     #[serde(with = "humantime_serde")]
     pub lease_duration: Duration,
-    /// Time without a successful renewal after which the leader stops, at least 100 ms. `lease_duration` limits it, see above.
+    /// Time without a successful renewal after which the leader stops. `lease_duration` limits it, see above.
     #[serde(with = "humantime_serde")]
     pub renew_deadline: Duration,
-    /// Pause between attempts to acquire or renew the Lease, at least 10 ms.
+    /// Pause between attempts to acquire or renew the Lease.
     #[serde(with = "humantime_serde")]
     pub retry_period: Duration,
 }

@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{
     fencing_record::{FencingRecord, FencingRecordWriter},
-    identity::Identity,
+    identity::ElectionTarget,
     metrics::Counts,
 };
 use crate::{
@@ -25,7 +25,7 @@ use crate::{
 pub(super) async fn run(
     host: Host,
     settings: &LeaderElection,
-    identity: &Identity,
+    target: &ElectionTarget,
     client: &Client,
     term: &watch::Sender<Option<Term>>,
     metrics: &Metrics,
@@ -36,8 +36,8 @@ pub(super) async fn run(
     let counts = Counts::new(metrics, &settings.lease_name);
     counts.leading.record(0);
     // Outside a pod, the namespace of the record is unknown.
-    let mut record = settings.lease_namespace.as_deref().map(|namespace| {
-        let record = FencingRecord::new(app, client, namespace, settings, identity);
+    let mut record = target.namespace.as_deref().map(|namespace| {
+        let record = FencingRecord::new(app, client, namespace, settings, &target.identity);
         FencingRecordWriter::new(host, record, settings.call_timeout(), settings.retry_period)
     });
     if let Some(record) = &mut record {

@@ -17,7 +17,7 @@ use super::{
     error::Error,
     events::LeaseRecorder,
     fencing_record::{FencingRecord, FencingRecordWriter},
-    identity::Identity,
+    identity::{ElectionTarget, Identity},
     lease_guard::LeaseGuardLayer,
     metrics::Counts,
     state_machine::{Action, ElectionState, Event, Held, Timing},
@@ -97,7 +97,7 @@ impl Candidate {
     pub(super) fn new(
         host: Host,
         settings: &LeaderElection,
-        identity: Identity,
+        target: ElectionTarget,
         client: Client,
         guard: LeaseGuardLayer,
         term: watch::Sender<Option<Term>>,
@@ -106,7 +106,10 @@ impl Candidate {
         let app = metrics.app();
         let counts = Counts::new(metrics, &settings.lease_name);
         let call = settings.call_timeout();
-        let namespace = settings.lease_namespace.clone();
+        let ElectionTarget {
+            identity,
+            namespace,
+        } = target;
         let namespace = namespace.ok_or_else(|| Error::Namespace(app.env_prefix()))?;
         let name = settings.lease_name.clone();
         let params = LeaseLockParams {

@@ -1,12 +1,59 @@
 //! The identity of a process in the election.
 
-use crate::config::environment::{Host, ProcessLock};
+use crate::config::{
+    app::App,
+    environment::{Host, ProcessLock},
+    settings::LeaderElection,
+};
 
 use super::error::Error;
 use std::{env, fmt};
 
 /// Maximum length in bytes. `kube-leader-election` also uses the identity as the field manager, which has this limit.
 const MAX: usize = 128;
+
+/// The Lease of an election, and the identity of this replica there.
+#[derive(Clone, Debug)]
+pub struct ElectionTarget {
+    /// Identity of this replica.
+    pub identity: Identity,
+    /// Namespace of the Lease. `None` is possible only without an election.
+    pub namespace: Option<String>,
+}
+
+impl ElectionTarget {
+    /// Returns the identity of this process, and the configured namespace of the Lease or that of the pod.
+    ///
+    /// # Errors
+    /// As [`Identity::of`], and [`Error::Namespace`] if the election has no namespace.
+    pub(crate) fn of(
+        app: &App,
+        host: &Host,
+        settings: &LeaderElection,
+        pod_namespace: Option<String>,
+    ) -> Result<Self, Error> {
+        let identity = Identity::of(host)?;
+        let namespace = settings.lease_namespace.clone().or(pod_namespace);
+        if settings.enabled && namespace.is_none() {
+            return Err(Error::Namespace(app.env_prefix()));
+        }
+        Ok(Self {
+            identity,
+            namespace,
+        })
+    }
+
+    /// [Reserves](Identity::claim) the identity for this process, if leaders are elected.
+    pub(crate) fn claim(
+        &self,
+        host: &Host,
+        settings: &LeaderElection,
+    ) -> Result<Option<ProcessLock>, Error> {
+        let namespace = self.namespace.as_ref().filter(|_| settings.enabled);
+        let claim = |namespace| self.identity.claim(host, namespace, &settings.lease_name);
+        namespace.map(|namespace| claim(namespace)).transpose()
+    }
+}
 
 /// The unique identity of one process in the election, 1 to 128 bytes.
 ///

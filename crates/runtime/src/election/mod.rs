@@ -22,7 +22,7 @@ mod watch;
 pub use self::{
     candidate::YIELD_DELAY,
     error::Error,
-    identity::Identity,
+    identity::{ElectionTarget, Identity},
     lease_guard::SeenLease,
     run::{Election, run},
 };

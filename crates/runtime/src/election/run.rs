@@ -11,7 +11,7 @@ use super::{
     alone,
     candidate::Candidate,
     error::Error,
-    identity::Identity,
+    identity::ElectionTarget,
     lease_guard::{self, LeaseGuardLayer, SeenLease},
 };
 use crate::{
@@ -34,8 +34,8 @@ pub struct Election {
     pub host: Host,
     /// Configuration of the election.
     pub settings: LeaderElection,
-    /// Identity of this replica.
-    pub identity: Identity,
+    /// Lease of the election, and identity of this replica.
+    pub target: ElectionTarget,
     /// Receives the metrics of the election.
     pub metrics: Metrics,
     /// Receives the observations of the Lease, for other readers.
@@ -60,7 +60,7 @@ pub async fn run(
         transport,
         host,
         settings,
-        identity,
+        target,
         metrics,
         seen,
         ability,
@@ -75,7 +75,7 @@ pub async fn run(
                 &RequestLayer::new(&server, &metrics, lease_guard::failed_by).within_spans(),
             )
             .build();
-        alone::run(host, &settings, &identity, &client, &term, &metrics, stop).await;
+        alone::run(host, &settings, &target, &client, &term, &metrics, stop).await;
         return Ok(());
     }
     let call = settings.call_timeout();
@@ -84,7 +84,7 @@ pub async fn run(
         .with_layer(&guard)
         .with_layer(&RequestLayer::new(&server, &metrics, lease_guard::failed_by).within_spans())
         .build();
-    Candidate::new(host, &settings, identity, client, guard, term, &metrics)?
+    Candidate::new(host, &settings, target, client, guard, term, &metrics)?
         .run(&heartbeat, ability, stop)
         .await;
     Ok(())

@@ -17,7 +17,7 @@ use super::{
     candidate::{Candidate, YIELD_DELAY},
     events::FINISH_TIMEOUT,
     fake::{FakeApi, Mood, Seen, Service, Verb},
-    identity::Identity,
+    identity::{ElectionTarget, Identity},
     lease_guard::LeaseGuardLayer,
 };
 use crate::{
@@ -84,7 +84,7 @@ fn candidate_at(
     let settings = LeaderElection {
         enabled: true,
         lease_name: "l".into(),
-        lease_namespace: Some("n".into()),
+        lease_namespace: None,
         fencing_record: None,
         lease_duration,
         renew_deadline,
@@ -94,9 +94,12 @@ fn candidate_at(
     host.clock = clock;
     let guard = LeaseGuardLayer::new(host.clone(), settings.call_timeout(), lease_duration);
     let client = ClientBuilder::new(service, "n").with_layer(&guard).build();
-    let identity = Identity::new(name, "1").unwrap();
+    let target = ElectionTarget {
+        identity: Identity::new(name, "1").unwrap(),
+        namespace: Some("n".into()),
+    };
     let metrics = Metrics::disconnected(&APP);
-    Candidate::new(host, &settings, identity, client, guard, sender, &metrics).unwrap()
+    Candidate::new(host, &settings, target, client, guard, sender, &metrics).unwrap()
 }
 
 impl Replica {

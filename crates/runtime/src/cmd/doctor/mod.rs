@@ -38,6 +38,7 @@ use crate::{
     cmd::run,
     config::{app::App, descriptors, environment::Host, settings::Config},
     controller::{builder::Builder, scopes},
+    election::identity::ElectionTarget,
     reconcile::reconciler::Reconciler,
     telemetry::{self, metrics::Metrics},
 };
@@ -82,7 +83,7 @@ impl fmt::Display for Report {
 pub async fn examine<R: Reconciler>(
     app: &'static App,
     host: &Host,
-    mut config: Config,
+    config: Config,
     crds: Vec<CustomResourceDefinition>,
     build: impl FnOnce(&mut Builder<R::Primary>) -> R,
 ) -> Result<Report, Error> {
@@ -90,7 +91,9 @@ pub async fn examine<R: Reconciler>(
     let cluster = Cluster::find(app, host, &config).await;
     let mut cluster = cluster.map_err(run::Error::from)?;
     let pod_namespace = cluster.pod_namespace.take();
-    run::identity(app, host, pod_namespace.clone(), &mut config).map_err(run::Error::from)?;
+    let election = &config.leader_election;
+    let target =
+        ElectionTarget::of(app, host, election, pod_namespace).map_err(run::Error::from)?;
     let metrics = Metrics::disconnected(app);
     let fence = FenceLayer::new(watch::channel(None).1, &metrics);
     let (client, address, _) = cluster.fenced(&fence, &metrics);
@@ -108,14 +111,13 @@ pub async fn examine<R: Reconciler>(
         Some(shortage) => warning(shortage),
         None => ok(format!("enough for {} watches", namespaces.len() * kinds)),
     };
-    let named = config.leader_election.lease_namespace.clone();
     let doctor = Doctor {
         app,
         host: host.clone(),
         config,
         client,
         needs,
-        namespace: named.or(pod_namespace),
+        namespace: target.namespace,
         namespaces: OnceCell::new(),
         primaries: OnceCell::new(),
         hooks: OnceCell::new(),
@@ -212,7 +214,7 @@ impl Doctor {
     /// Returns the namespace and the name of the Lease, or the skipped verdict without an election.
     fn lease(&self) -> Result<(&str, &str), Verdict> {
         let election = &self.config.leader_election;
-        match &election.lease_namespace {
+        match &self.namespace {
             Some(namespace) if election.enabled => Ok((namespace, &election.lease_name)),
             _ => Err(skipped("leader_election.enabled is false")),
         }
