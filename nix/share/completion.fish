@@ -58,7 +58,7 @@ complete -c foo-controller -n "__fish_foo_controller_needs_command" -f -a "run" 
 complete -c foo-controller -n "__fish_foo_controller_needs_command" -f -a "crd" -d 'Print the CustomResourceDefinitions'
 complete -c foo-controller -n "__fish_foo_controller_needs_command" -f -a "reload" -d 'Make the controller in this container apply a changed log.level, as SIGHUP does'
 complete -c foo-controller -n "__fish_foo_controller_needs_command" -f -a "config" -d 'Print the configuration in force as TOML, with the origin of each value'
-complete -c foo-controller -n "__fish_foo_controller_needs_command" -f -a "doctor" -d 'Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if one is an error'
+complete -c foo-controller -n "__fish_foo_controller_needs_command" -f -a "doctor" -d 'Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if one is an error. With --object=NAMESPACE/NAME, report why this object is not written'
 complete -c foo-controller -n "__fish_foo_controller_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand run" -l config -d 'Configuration file (TOML), overriding the defaults' -r -F
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand run" -l image -d 'Container image of every Deployment: an image name without blanks, at most 1024 characters [key: image] [default: nginx:latest]' -r
@@ -176,6 +176,7 @@ complete -c foo-controller -n "__fish_foo_controller_using_subcommand config" -l
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand config" -l log-format -d 'Log format; auto is text on a terminal and json elsewhere: auto, text or json [key: log.format] [default: auto]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand config" -l otlp-endpoint -d 'OTLP/gRPC endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export: an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query [key: telemetry.endpoint] [default: none]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand config" -s h -l help -d 'Print help'
+complete -c foo-controller -n "__fish_foo_controller_using_subcommand doctor" -l object -d 'Report why this object is not written, and check only its namespace' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand doctor" -l config -d 'Configuration file (TOML), overriding the defaults' -r -F
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand doctor" -l image -d 'Container image of every Deployment: an image name without blanks, at most 1024 characters [key: image] [default: nginx:latest]' -r
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand doctor" -l max-rollouts -d 'Maximum number of concurrent rollouts of new pod templates; 0 means no limit: a whole number from 0 to 100000 [key: max_rollouts] [default: 10]' -r
@@ -209,5 +210,5 @@ complete -c foo-controller -n "__fish_foo_controller_using_subcommand help; and 
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand help; and not __fish_seen_subcommand_from run crd reload config doctor help" -f -a "crd" -d 'Print the CustomResourceDefinitions'
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand help; and not __fish_seen_subcommand_from run crd reload config doctor help" -f -a "reload" -d 'Make the controller in this container apply a changed log.level, as SIGHUP does'
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand help; and not __fish_seen_subcommand_from run crd reload config doctor help" -f -a "config" -d 'Print the configuration in force as TOML, with the origin of each value'
-complete -c foo-controller -n "__fish_foo_controller_using_subcommand help; and not __fish_seen_subcommand_from run crd reload config doctor help" -f -a "doctor" -d 'Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if one is an error'
+complete -c foo-controller -n "__fish_foo_controller_using_subcommand help; and not __fish_seen_subcommand_from run crd reload config doctor help" -f -a "doctor" -d 'Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if one is an error. With --object=NAMESPACE/NAME, report why this object is not written'
 complete -c foo-controller -n "__fish_foo_controller_using_subcommand help; and not __fish_seen_subcommand_from run crd reload config doctor help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

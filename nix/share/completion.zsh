@@ -194,6 +194,7 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (doctor)
 _arguments "${_arguments_options[@]}" : \
+'--object=[Report why this object is not written, and check only its namespace]:NAMESPACE/NAME:_default' \
 '--config=[Configuration file (TOML), overriding the defaults]:FILE:_files' \
 '--image=[Container image of every Deployment\: an image name without blanks, at most 1024 characters \[key\: image\] \[default\: nginx\:latest\]]:IMAGE:_default' \
 '--max-rollouts=[Maximum number of concurrent rollouts of new pod templates; 0 means no limit\: a whole number from 0 to 100000 \[key\: max_rollouts\] \[default\: 10\]]:N:_default' \
@@ -278,7 +279,7 @@ _foo-controller_commands() {
 'crd:Print the CustomResourceDefinitions' \
 'reload:Make the controller in this container apply a changed log.level, as SIGHUP does' \
 'config:Print the configuration in force as TOML, with the origin of each value' \
-'doctor:Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if one is an error' \
+'doctor:Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if one is an error. With --object=NAMESPACE/NAME, report why this object is not written' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
     _describe -t commands 'foo-controller commands' commands "$@"
@@ -305,7 +306,7 @@ _foo-controller__subcmd__help_commands() {
 'crd:Print the CustomResourceDefinitions' \
 'reload:Make the controller in this container apply a changed log.level, as SIGHUP does' \
 'config:Print the configuration in force as TOML, with the origin of each value' \
-'doctor:Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if one is an error' \
+'doctor:Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if one is an error. With --object=NAMESPACE/NAME, report why this object is not written' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
     _describe -t commands 'foo-controller help commands' commands "$@"

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use clap::{ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use futures::FutureExt as _;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use rustix::process::{Pid, kill_process};
@@ -17,6 +17,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 
 use crate::{
+    api::key::Key,
     client::cluster::Cluster,
     cmd::{doctor, run},
     config::{self, app::App, build_info, environment::Host, sources::ConfigErrors},
@@ -25,12 +26,16 @@ use crate::{
     telemetry::{
         self, Telemetry,
         log::{LogLevel, stderr},
+        object_state::parse,
     },
 };
 
 /// Longest time to flush a blocked standard error before the process exits. [`LAST_LINE`] applies after a second signal.
 const LAST_LINES: Duration = Duration::from_millis(500);
 const LAST_LINE: Duration = Duration::from_millis(50);
+
+/// Flag of `doctor`.
+const OBJECT: &str = "object";
 
 /// Runs the program: parses the flags, loads the configuration, calls [`run`](crate::run), and returns the exit code.
 ///
@@ -151,10 +156,20 @@ pub fn command(app: &'static App) -> Command {
             Command::new("config")
                 .about("Print the configuration in force as TOML, with the origin of each value"),
         )
-        .subcommand(Command::new("doctor").about(
-            "Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if \
-             one is an error",
-        ))
+        .subcommand(
+            Command::new("doctor")
+                .about(
+                    "Check the cluster as the controller uses it, without changes, and print a line for each check; exit \
+                     with 1 if one is an error. With --object=NAMESPACE/NAME, report why this object is not written",
+                )
+                .arg(
+                    Arg::new(OBJECT)
+                        .long(OBJECT)
+                        .value_name("NAMESPACE/NAME")
+                        .value_parser(parse)
+                        .help("Report why this object is not written, and check only its namespace"),
+                ),
+        )
 }
 
 /// Sends SIGHUP to process 1 of this container, the controller. The image contains no other program that can.
@@ -188,7 +203,8 @@ fn examine<R: Reconciler, C: DeserializeOwned>(
     let part = settings.application();
     let build = |builder: &mut Builder<R::Primary>| build(builder, part);
     let runtime = RuntimeBuilder::new_current_thread().enable_all().build()?;
-    let report = runtime.block_on(doctor::examine(app, host, config, crds, build));
+    let object = flags.get_one::<Key>(OBJECT);
+    let report = runtime.block_on(doctor::examine(app, host, config, object, crds, build));
     // Does not wait for a DNS lookup in a blocking thread.
     runtime.shutdown_background();
     let report = report?;

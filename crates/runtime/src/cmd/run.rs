@@ -86,15 +86,8 @@ pub async fn run<R: Reconciler>(
         Controller::new(host, &client, &config, name, &metrics, &mut health, build);
     let seen = SeenLease::default();
     let server = if config.http.debug_state {
-        server.with_state(state(
-            host,
-            &config,
-            &target,
-            app,
-            &seen,
-            fence,
-            &controller,
-        ))
+        let replica = state(host, &config, &target, app, &seen, fence, &controller);
+        server.with_state(replica, controller.object_state())
     } else {
         server
     };

@@ -1,6 +1,7 @@
 //! Declaration of the resource types that a controller watches and writes.
 
 use std::{
+    collections::BTreeSet,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
 };
@@ -25,8 +26,12 @@ use crate::{
     },
     client::{context::ClientContext, fence},
     controller::{event_handler::EventHandler, metrics},
-    reconcile::writer::{Writer, finalizer::Finalizer},
-    telemetry::{health::Heartbeat, metrics::Metrics},
+    reconcile::writer::{Writer, disputes::Requester, finalizer::Finalizer, history::WriteHistory},
+    telemetry::{
+        health::Heartbeat,
+        metrics::Metrics,
+        object_state::{MOST, Record},
+    },
 };
 
 /// Declares the resource types that a controller watches and writes.
@@ -109,8 +114,10 @@ impl<P: Primary> Builder<P> {
         // Permissions of owned types are reviewed before the update of the primary's status.
         self.rights
             .splice(self.rights.len() - 1..self.rights.len() - 1, rights);
-        let store = self.add(false);
-        Writer::new(&self.shared, &self.refusals, store)
+        let store = Arc::new(Store::new(&self.namespaces));
+        let writer = Writer::new(&self.shared, &self.refusals, Arc::clone(&store));
+        self.add(store, Some(Arc::clone(&writer.history)));
+        writer
     }
 
     /// Watches a resource type that this controller only reads. A change enqueues the objects that reference the changed one.
@@ -120,10 +127,12 @@ impl<P: Primary> Builder<P> {
     /// If the type is watched already: reconciled, owned or read. Only one of two stores would contain the responses to writes.
     /// Read an owned type through [`Writer::store`].
     pub fn watches<V: Cached>(&mut self) -> Arc<Store<V>> {
-        self.add(true)
+        let store = Arc::new(Store::new(&self.namespaces));
+        self.add(Arc::clone(&store), None);
+        store
     }
 
-    fn add<V: Cached>(&mut self, is_input: bool) -> Arc<Store<V>> {
+    fn add<V: Cached>(&mut self, store: Arc<Store<V>>, history: Option<Arc<WriteHistory<V>>>) {
         let Kind { group, plural, .. } = V::KIND;
         let watched = self.dependents.iter().map(|informer| informer.kind());
         assert!(
@@ -134,13 +143,11 @@ impl<P: Primary> Builder<P> {
             "{plural} of the group {group:?} are already watched: declare each resource type once, as reconciled, owned or \
              watched"
         );
-        let store = Arc::new(Store::new(&self.namespaces));
         self.dependents.push(Box::new(Watched {
-            store: Arc::clone(&store),
+            store,
             enqueue: EventHandler::dependent_changed::<V>,
-            is_input,
+            history,
         }));
-        store
     }
 
     pub(crate) fn finish(self) -> (Arc<Writer<P>>, Informers<P>, RequiredAccess) {
@@ -154,7 +161,7 @@ impl<P: Primary> Builder<P> {
         let mut all: Vec<Box<dyn Informer<P>>> = vec![Box::new(Watched {
             store: Arc::clone(self.primary.store()),
             enqueue: EventHandler::primary_changed,
-            is_input: false,
+            history: Some(Arc::clone(&self.primary.history)),
         })];
         all.extend(self.dependents);
         (self.primary, Informers(all), needs)
@@ -216,6 +223,24 @@ impl<P: Primary> Informers<P> {
     }
 }
 
+impl<P: Primary> Informers<P> {
+    /// Returns the records that hold the writes of `view` itself, and of at most [`MOST`] objects of each type that it
+    /// references or that reference it.
+    pub fn holds(&self, key: &Key, view: &P) -> Vec<Record> {
+        let by = Requester::of(view);
+        let holds = self.iter().enumerate().flat_map(|(number, informer)| {
+            let mut keys = BTreeSet::from([key.clone()]);
+            if number > 0 {
+                keys = informer.referrers(key).into_iter().take(MOST).collect();
+                keys.extend(view.references().take(MOST).map(|name| key.sibling(name)));
+            }
+            keys.into_iter()
+                .flat_map(move |key| informer.holds(&key, by))
+        });
+        holds.collect()
+    }
+}
+
 /// Panics if the fence would let a former leader write this type.
 fn assert_fenced<V: Cached>() {
     let path = Object::<V>::url_path(&(), Some("n"));
@@ -237,6 +262,10 @@ pub(crate) trait Informer<P>: Send + Sync {
     fn referrer_versions(&self, key: &Key) -> u64;
     /// Returns a fingerprint of an object's content, unless the object with this UID controls it.
     fn content(&self, key: &Key, uid: &str) -> Option<u64>;
+    /// Returns the objects that reference `key`.
+    fn referrers(&self, key: &Key) -> Vec<Key>;
+    /// Returns the records that hold the writes of an object for the owner `by`.
+    fn holds(&self, key: &Key, by: Requester<'_>) -> Vec<Record>;
     /// Returns a function that counts the objects.
     fn counter(&self) -> metrics::Count;
     /// Watches one scope until cancelled.
@@ -253,7 +282,8 @@ pub(crate) trait Informer<P>: Send + Sync {
 struct Watched<V, P> {
     store: Arc<Store<V>>,
     enqueue: fn(&EventHandler<P>, &Change<V>),
-    is_input: bool,
+    /// `None`: the type is only read.
+    history: Option<Arc<WriteHistory<V>>>,
 }
 
 impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
@@ -262,7 +292,7 @@ impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
     }
 
     fn is_input(&self) -> bool {
-        self.is_input
+        self.history.is_none()
     }
 
     fn changes(&self) -> u64 {
@@ -285,6 +315,15 @@ impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
         let mut hasher = DefaultHasher::new();
         Content(&*object).hash(&mut hasher);
         Some(hasher.finish())
+    }
+
+    fn referrers(&self, key: &Key) -> Vec<Key> {
+        self.store.referrers(key)
+    }
+
+    fn holds(&self, key: &Key, by: Requester<'_>) -> Vec<Record> {
+        let history = self.history.as_ref();
+        history.map_or_else(Vec::new, |history| history.holds(key, by))
     }
 
     fn counter(&self) -> metrics::Count {

@@ -8,6 +8,7 @@ pub(crate) mod builder;
 mod event_handler;
 pub(crate) mod metrics;
 pub(crate) mod object_reconciler;
+mod object_state;
 pub(crate) mod queue;
 mod resync;
 mod term;
@@ -53,6 +54,7 @@ use crate::{
         events::{Recorder, event::EventSource},
         health::{Health, ago},
         metrics::Metrics,
+        object_state::ObjectWork,
         state,
     },
 };
@@ -234,6 +236,17 @@ impl<R: Reconciler> Controller<R> {
                 scopes.caches(&objects),
                 work_queue.map(|work_queue| work_queue.state()),
             )
+        }
+    }
+
+    /// Returns a function that reads the state of one object.
+    pub(crate) fn object_state(
+        &self,
+    ) -> impl Fn(&Key) -> Result<ObjectWork, String> + Send + Sync + use<R> {
+        let (work, work_queue) = (Arc::clone(&self.work), self.work_queue.subscribe());
+        move |key| {
+            let work_queue = work_queue.borrow().clone();
+            work.object_state(key, work_queue.as_ref())
         }
     }
 

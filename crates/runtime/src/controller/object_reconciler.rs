@@ -108,14 +108,20 @@ impl<R: Reconciler> ObjectReconciler<R> {
         )
     }
 
+    /// Whether an earlier positive result still holds.
+    pub fn is_noted_up_to_date(&self, key: &Key) -> bool {
+        let noted = self.primary.store().input_fingerprint(key);
+        noted.is_some_and(|(view, noted)| noted == self.basis(key, &view))
+    }
+
+    /// Returns a fingerprint of the related objects and of restored permissions.
+    fn basis(&self, key: &Key, view: &R::Primary) -> u64 {
+        self.informers.basis(key, view) ^ self.scopes.rights_regained(key) << 1
+    }
+
     fn has_nothing_to_do(&self, key: &Key) -> bool {
         let objects = self.primary.store();
-        let basis = |view: &R::Primary| {
-            self.informers.basis(key, view) ^ self.scopes.rights_regained(key) << 1
-        };
-        if let Some((view, noted)) = objects.input_fingerprint(key)
-            && noted == basis(&view)
-        {
+        if self.is_noted_up_to_date(key) {
             return true;
         }
         let Some(seen) = objects.get(key) else {
@@ -126,7 +132,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
             // changed since, that retry is lost, and the add that follows replaces it.
             return false;
         }
-        let basis = basis(&seen.view);
+        let basis = self.basis(key, &seen.view);
         // The result is not cached while a rejected status is suppressed: when the suppression expires, the status has to be
         // written.
         let is_status_suppressed = self.primary.is_status_suppressed(key, &seen);

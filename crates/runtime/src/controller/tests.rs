@@ -5,6 +5,7 @@
     reason = "a test fails by panicking, and one does so on purpose"
 )]
 
+mod object_state;
 mod watches;
 
 use std::{collections::HashMap, convert::Infallible, io, sync::Arc};

@@ -169,6 +169,13 @@ impl Failures {
         }
     }
 
+    /// Returns reason and error of the last failure, if they are kept.
+    pub fn last(&self, key: &Key) -> Option<(&'static str, String)> {
+        let failing = self.0.lock();
+        let why = failing.known.get(key)?;
+        Some((why.reason, why.error.clone()))
+    }
+
     /// Removes an object that has succeeded or is not retried.
     pub fn forget(&self, key: &Key) {
         let mut failing = self.0.lock();

@@ -82,6 +82,12 @@ pub trait Reconciler: Send + Sync + 'static {
         };
         nothing_to_do && !cx.has_changes.load(Relaxed)
     }
+
+    /// Returns the reconciler's own records that delay or skip a write of this object: name and sentence of each, for
+    /// `/debug/state?object=` and `doctor --object`. It must be fast and send no request.
+    fn why(&self, _key: &Key) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
 }
 
 /// Result of a reconcile that did not fail.
@@ -199,10 +205,7 @@ impl<P: Primary> Context<'_, P> {
     /// Returns the owner of a write: the object's UID and generation. Referenced objects are not part of the owner. If a
     /// referenced object changes the desired write, the new write is not a correction.
     pub(crate) fn wanted_by(&self) -> Requester<'_> {
-        Requester {
-            uid: self.seen.view.uid(),
-            generation: self.seen.view.generation(),
-        }
+        Requester::of(&*self.seen.view)
     }
 }
 

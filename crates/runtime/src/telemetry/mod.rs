@@ -10,6 +10,7 @@ pub(crate) mod export;
 pub mod health;
 pub(crate) mod log;
 pub mod metrics;
+pub(crate) mod object_state;
 pub mod server;
 pub(crate) mod state;
 pub mod trace;

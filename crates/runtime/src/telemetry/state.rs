@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 /// Path of the endpoint.
@@ -169,4 +170,10 @@ pub struct Failing {
 pub(crate) fn seconds(time: Duration) -> f64 {
     let whole = Duration::from_secs(time.as_secs());
     (whole + Duration::from_millis(time.subsec_millis().into())).as_secs_f64()
+}
+
+/// Formats a duration in whole seconds, such as `1h 2m 3s`.
+pub(crate) fn span(seconds: f64) -> String {
+    let whole = SignedDuration::try_from_secs_f64(seconds.round());
+    format!("{:#}", whole.unwrap_or(SignedDuration::MAX))
 }

@@ -149,7 +149,7 @@ impl Cached for Child {
 
 /// Creates missing children.
 pub struct Parents {
-    children: Writer<Child>,
+    pub children: Writer<Child>,
 }
 
 impl Parents {

@@ -119,6 +119,14 @@ impl Scopes {
         scopes.get(scope).is_some_and(|scope| scope.covers(key))
     }
 
+    /// Returns whether the scope of `key` is in sync, and its current problem. `None`: no scope covers `key`.
+    pub fn state_of(&self, key: &Key) -> Option<(bool, Option<String>)> {
+        let scopes = self.all.lock();
+        let scope = scopes.iter().find(|scope| scope.covers(key))?;
+        let problem = scope.problem(&self.needs).map(|problem| problem.text);
+        Some((scope.was_in_sync, problem))
+    }
+
     /// Returns how often missing permissions were restored in the scope of `key`. A write that was rejected before may now
     /// succeed.
     pub fn rights_regained(&self, key: &Key) -> u64 {

@@ -9,6 +9,7 @@ mod installations;
 mod lease;
 mod matching;
 mod namespaces;
+mod object;
 mod policy;
 pub(crate) mod replica;
 mod rights;
@@ -32,7 +33,7 @@ use self::{
     verdict::{Grade, LIMIT, Verdict, error, ok, skipped, warning},
 };
 use crate::{
-    api::failure::is_hidden,
+    api::{failure::is_hidden, key::Key},
     cache::readiness::namespace::NamespaceName,
     client::{cluster::Cluster, context::ClientContext, fence::FenceLayer},
     cmd::run,
@@ -76,14 +77,15 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs all checks. Must be called within a Tokio runtime.
+/// Runs all checks, or those that concern `object` in its namespace. Must be called within a Tokio runtime.
 ///
 /// # Errors
 /// See [`Error`]. An API server that does not respond is a result, not an error.
 pub async fn examine<R: Reconciler>(
     app: &'static App,
     host: &Host,
-    config: Config,
+    mut config: Config,
+    object: Option<&Key>,
     crds: Vec<CustomResourceDefinition>,
     build: impl FnOnce(&mut Builder<R::Primary>) -> R,
 ) -> Result<Report, Error> {
@@ -102,6 +104,12 @@ pub async fn examine<R: Reconciler>(
         host: host.clone(),
         client: client.clone(),
     };
+    let mut is_watched = true;
+    if let Some(object) = object {
+        let only = vec![object.namespace().to_owned()];
+        let watched = std::mem::replace(&mut config.namespaces, only);
+        is_watched = watched.is_empty() || watched.contains(&config.namespaces[0]);
+    }
     let namespaces = scopes(&config.namespaces);
     let mut builder = Builder::new(Arc::new(shared), namespaces.clone(), &metrics);
     drop(build(&mut builder));
@@ -125,24 +133,33 @@ pub async fn examine<R: Reconciler>(
 
     let answer = timeout(LIMIT, server::ask(&doctor)).await;
     let answer = answer.unwrap_or_else(|_| Err(format!("no answer in {LIMIT:?}")));
-    let mut checks = doctor.checks(&crds, &namespaces);
+    let mut checks = match object {
+        Some(key) => doctor.checks_of(key, is_watched),
+        None => doctor.checks(&crds, &namespaces),
+    };
     if answer.is_err() {
         for (_, check) in &mut checks {
             *check = async { skipped("the API server does not answer") }.boxed_local();
         }
     }
-    checks.push((
-        "collector".to_owned(),
-        collector::examine(ways).boxed_local(),
-    ));
-    let mut found = vec![
-        ("API server".to_owned(), server::version(&address, &answer)),
-        ("clock".to_owned(), server::clock(&answer)),
-    ];
+    let mut found = vec![("API server".to_owned(), server::version(&address, &answer))];
+    if object.is_none() {
+        let collector = collector::examine(ways).boxed_local();
+        checks.push(("collector".to_owned(), collector));
+        found.push(("clock".to_owned(), server::clock(&answer)));
+    }
+    let replica = async {
+        match object {
+            Some(object) => object::on_replica(&doctor, object).await,
+            None => replica::examine(&doctor).await,
+        }
+    };
     let checks = join_all(checks.into_iter().map(bounded));
-    let (checks, replica) = join(checks, replica::examine(&doctor)).await;
+    let (checks, replica) = join(checks, replica).await;
     found.extend(checks);
-    found.push(("file descriptors".to_owned(), watches));
+    if object.is_none() {
+        found.push(("file descriptors".to_owned(), watches));
+    }
     found.extend(replica);
     Ok(Report(found))
 }
@@ -209,6 +226,38 @@ impl Doctor {
         ];
         checks.extend(others);
         checks
+    }
+
+    /// The checks of one object, for which `namespaces` is only its namespace.
+    fn checks_of<'a>(&'a self, object: &'a Key, is_watched: bool) -> Vec<Check<'a>> {
+        let namespace = object.namespace();
+        vec![
+            (
+                format!("{} {object}", self.needs.primary.kind),
+                object::examine(self, object).boxed_local(),
+            ),
+            (
+                format!("namespace {namespace}"),
+                object::namespace(&self.client, namespace, is_watched).boxed_local(),
+            ),
+            (
+                "permissions there".into(),
+                rights::of_scope(self, Some(namespace)).boxed_local(),
+            ),
+            ("Lease".into(), lease::examine(self).boxed_local()),
+            (
+                "webhooks on writes".into(),
+                webhooks::on_writes(self).boxed_local(),
+            ),
+            (
+                "admission policies".into(),
+                webhooks::policies(self).boxed_local(),
+            ),
+            (
+                format!("{} there", self.needs.primary.plural),
+                namespaces::examine(self).boxed_local(),
+            ),
+        ]
     }
 
     /// Returns the namespace and the name of the Lease, or the skipped verdict without an election.

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use http::Request;
 use http_body_util::{BodyExt as _, Limited};
-use jiff::SignedDuration;
 use kube::{Client, Config as KubeConfig, client::Body};
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::{
@@ -16,7 +16,7 @@ use crate::{
     api::failure::brief,
     cache::readiness::namespace::NamespaceName,
     client::cluster::is_pods_own,
-    telemetry::state::{self, Cache, Failing, Lease, PATH, Queue, State},
+    telemetry::state::{self, Cache, Failing, Lease, PATH, Queue, State, span},
 };
 
 /// Age in seconds from which a cache is behind. Bookmarks arrive about once a minute.
@@ -29,11 +29,14 @@ const LARGEST: usize = 16 << 20;
 /// Failing objects and caches that are listed. `/debug/state` has the others.
 const TOLD: usize = 5;
 
-type Line = (String, Verdict);
+/// The command in the container of a replica.
+pub(super) const EXEC: &str = "kubectl exec -n NAMESPACE POD -- /proc/1/exe doctor";
+
+pub(super) type Line = (String, Verdict);
 
 /// Returns the lines about the replica.
 pub(super) async fn examine(doctor: &Doctor) -> Vec<Line> {
-    match timeout(LIMIT, find(doctor)).await {
+    match timeout(LIMIT, find(doctor, PATH)).await {
         Ok(Ok(state)) => report(&state),
         Ok(Err(verdict)) => vec![("replica".to_owned(), verdict)],
         Err(_) => vec![(
@@ -43,8 +46,8 @@ pub(super) async fn examine(doctor: &Doctor) -> Vec<Line> {
     }
 }
 
-/// Requests the state at the configured address, on this machine.
-async fn find(doctor: &Doctor) -> Result<State, Verdict> {
+/// Requests a state at the configured address, on this machine.
+pub(super) async fn find<T: DeserializeOwned>(doctor: &Doctor, target: &str) -> Result<T, Verdict> {
     let http = &doctor.config.http;
     if !http.debug_state {
         return Err(skipped("http.debug_state is false"));
@@ -53,9 +56,9 @@ async fn find(doctor: &Doctor) -> Result<State, Verdict> {
     let (address, kube) = if http.metrics_auth {
         // The certificate of the server is not verified, so a user's own token is never sent.
         if !is_pod {
-            return Err(skipped(
-                "with http.metrics_auth, run doctor inside the container: kubectl exec -n NAMESPACE POD -- /proc/1/exe doctor",
-            ));
+            return Err(skipped(format!(
+                "with http.metrics_auth, run doctor inside the container: {EXEC}"
+            )));
         }
         let kube = KubeConfig::incluster();
         let kube = kube.map_err(|error| skipped(format!("no token for the request: {error}")))?;
@@ -67,13 +70,15 @@ async fn find(doctor: &Doctor) -> Result<State, Verdict> {
         let address = format!("http://{}", here(addr));
         (address, KubeConfig::new(http::Uri::default()))
     };
-    ask(&address, kube).await.map_err(|trouble| {
+    ask(&address, target, kube).await.map_err(|trouble| {
         let elsewhere = if is_pod {
-            ""
+            String::new()
         } else {
-            "; to check a replica, run doctor inside its container: kubectl exec -n NAMESPACE POD -- /proc/1/exe doctor"
+            format!("; to check a replica, run doctor inside its container: {EXEC}")
         };
-        warning(format!("cannot get {address}{PATH}: {trouble}{elsewhere}"))
+        warning(format!(
+            "cannot get {address}{target}: {trouble}{elsewhere}"
+        ))
     })
 }
 
@@ -85,8 +90,12 @@ fn here(addr: SocketAddr) -> SocketAddr {
     addr
 }
 
-/// Requests the state at `address`, with the credentials of `kube`.
-pub(crate) async fn ask(address: &str, mut kube: KubeConfig) -> Result<State, String> {
+/// Requests the state with this request target at `address`, with the credentials of `kube`.
+pub(crate) async fn ask<T: DeserializeOwned>(
+    address: &str,
+    target: &str,
+    mut kube: KubeConfig,
+) -> Result<T, String> {
     kube.cluster_url = address.parse().map_err(|error| format!("{error}"))?;
     kube.proxy_url = None;
     // The server is on this machine, and its certificate is generated at its start.
@@ -95,7 +104,7 @@ pub(crate) async fn ask(address: &str, mut kube: KubeConfig) -> Result<State, St
     kube.root_cert_file = None;
     kube.default_retry = false;
     let client = Client::try_from(kube).map_err(|error| why(&error))?;
-    let request = Request::get(PATH).body(Body::empty());
+    let request = Request::get(target).body(Body::empty());
     let request = request.map_err(|error| error.to_string())?;
     let answer = client.send(request).await.map_err(|error| why(&error))?;
     let status = answer.status();
@@ -283,12 +292,6 @@ fn failure(object: &Failing) -> Verdict {
         object.attempts,
         brief(&object.error)
     ))
-}
-
-/// Formats a duration in whole seconds, such as `1h 2m 3s`.
-fn span(seconds: f64) -> String {
-    let whole = SignedDuration::try_from_secs_f64(seconds.round());
-    format!("{:#}", whole.unwrap_or(SignedDuration::MAX))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Lanes of the queue, and its statistics.
+//! Lanes of the queue, its statistics, and the state of one key.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,6 +18,15 @@ pub enum Lane {
 impl Lane {
     /// All lanes, the most urgent first; the order of [`Stats::depth`].
     pub const ALL: [Self; 3] = [Self::Event, Self::Retry, Self::Background];
+
+    /// Returns the name for `/debug/state`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Event => "event",
+            Self::Retry => "retry",
+            Self::Background => "background",
+        }
+    }
 
     /// Returns the lanes in search order. `turn` is the number of keys handed out before.
     pub(super) fn by_turn(turn: u64) -> [Self; 3] {
@@ -115,4 +124,27 @@ pub struct Stats {
     pub adds: u64,
     /// Number of requested retries.
     pub retries: u64,
+}
+
+/// Place of one key in the queue, and the remaining times of its delays.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeyState {
+    /// The lane in which it waits or will wait.
+    pub lane: Option<Lane>,
+    /// Time until a delayed key is queued.
+    pub delay: Option<Duration>,
+    /// Duration of the attempt in progress.
+    pub in_work: Option<Duration>,
+    /// Failures and quiet retries since the last success.
+    pub attempts: u32,
+    /// Whether the delay is that of a retry.
+    pub is_retry: bool,
+    /// Time until a change may queue the key: the rest of a `Retry-After`.
+    pub least: Option<Duration>,
+    /// Time until the change limit permits the key, if that is why it is delayed.
+    pub change_limit: Option<Duration>,
+    /// Whether the namespace of the key is slow.
+    pub is_slow: bool,
+    /// Whether a change that keeps the spec waits for the retry.
+    pub has_deferred: bool,
 }

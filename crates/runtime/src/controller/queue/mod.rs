@@ -67,7 +67,7 @@ use tokio::{
 
 use crate::{api::failure::Retry, config::settings::Backoff};
 use bucket::later;
-use lane::{Lane, Stats};
+use lane::{KeyState, Lane, Stats};
 use state::{RetryCounts, State};
 
 /// Shortest delay of an object that requests its own requeue. So one object causes at most ten reconciles per second in this
@@ -260,6 +260,13 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         let now = Instant::now();
         let state = self.state(now);
         keys.map(|key| state.tries(key, now)).collect()
+    }
+
+    /// Returns the place of one key, and its delays.
+    #[must_use]
+    pub fn key_state(&self, key: &K) -> KeyState {
+        let now = Instant::now();
+        self.state(now).key_state(key, now)
     }
 
     /// Locks the state and moves the keys that are due by `now` to their lanes.

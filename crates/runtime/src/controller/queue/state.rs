@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::{
     bucket::{Bucket, later},
     change_limit::ChangeLimit,
-    lane::{Lane, Lanes, Stats},
+    lane::{KeyState, Lane, Lanes, Stats},
     slow_namespaces::{HUNG, SlowNamespaces},
     status_changes::StatusChanges,
 };
@@ -578,6 +578,39 @@ impl<K: Clone + Eq + Hash> State<K> {
         let tries = self.tries.get(key).copied().unwrap_or_default();
         let pending = self.pending.get(key).map(|_| self.delay(key, now));
         (tries.failures.saturating_add(tries.quiet), pending)
+    }
+
+    /// [`Queue::key_state`](super::Queue::key_state).
+    pub(super) fn key_state(&self, key: &K, now: Instant) -> KeyState {
+        let left = |until: Instant| Some(until - now).filter(|left| !left.is_zero());
+        let state = KeyState {
+            in_work: self.processing.get(key).map(|running| now - running.since),
+            attempts: self.tries(key, now).0,
+            is_slow: self.slow.has(key),
+            has_deferred: self.status_changes.are_deferred(key),
+            ..KeyState::default()
+        };
+        match self.pending.get(key) {
+            None => state,
+            Some(&(Pending::Waiting { lane, .. } | Pending::Again { lane, .. })) => KeyState {
+                lane: Some(lane),
+                ..state
+            },
+            Some(&Pending::Delayed {
+                lane,
+                due,
+                slot,
+                least,
+                ..
+            }) => KeyState {
+                lane: Some(lane),
+                delay: Some(due - now),
+                is_retry: lane == Lane::Retry || slot.is_some(),
+                least: left(least),
+                change_limit: left(self.pace.due(key, lane, now)),
+                ..state
+            },
+        }
     }
 
     /// Whether the namespace of a key is slow.

@@ -46,6 +46,11 @@ impl<K: Clone + Eq + Hash> StatusChanges<K> {
         })
     }
 
+    /// Whether a change waits for the retry.
+    pub(super) fn are_deferred(&self, key: &K) -> bool {
+        self.0.get(key).is_some_and(Changes::are_deferred)
+    }
+
     /// Records an attempt that failed.
     pub(super) fn failed(&mut self, key: &K) {
         let changes = self.0.entry(key.clone()).or_default();

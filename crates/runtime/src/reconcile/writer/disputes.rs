@@ -22,7 +22,10 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 
-use crate::{api::key::Key, config::backoff::Delays};
+use crate::{
+    api::{key::Key, object::Primary},
+    config::backoff::Delays,
+};
 
 /// Number of corrections that are sent without delay.
 pub const AT_ONCE: u32 = 10;
@@ -117,6 +120,15 @@ pub struct Requester<'a> {
     pub generation: i64,
 }
 
+impl<'a> Requester<'a> {
+    pub fn of<P: Primary>(view: &'a P) -> Self {
+        Self {
+            uid: view.uid(),
+            generation: view.generation(),
+        }
+    }
+}
+
 /// Desired state of a written object.
 #[derive(Clone, Copy, Debug)]
 pub enum Desired<'a> {
@@ -175,6 +187,17 @@ impl Entry {
         is_undone && fields.iter().all(|field| self.asked.contains(field))
     }
 
+    /// Returns the delay of a correction for the owner `by`, unless it is over.
+    fn wait(&self, by: Requester<'_>) -> Option<Wait> {
+        let time = self.pause().saturating_sub(self.last.elapsed());
+        let holds = !time.is_zero() && !self.is_over() && self.generation == by.generation;
+        holds.then_some(Wait {
+            time,
+            is_undone: self.counted.saturating_add(self.times) >= AT_ONCE,
+            is_first: false,
+        })
+    }
+
     fn is_over(&self) -> bool {
         self.last.elapsed() > OVER.max(self.pause() * 2)
     }
@@ -203,22 +226,25 @@ impl DisputeTracker {
     ) -> Option<Wait> {
         let mut entries = self.entries.lock();
         let entry = entries.by_pair.get_mut(&self.pair(key, by))?;
-        let time = entry.pause().saturating_sub(entry.last.elapsed());
         // The common case: no fingerprints needed.
-        if time.is_zero() || entry.is_over() || entry.generation != by.generation {
-            return None;
-        }
+        let wait = entry.wait(by)?;
         let fields = self.fingerprints(asked);
         if !entry.is_corrected(asked, &fields, self.hasher.hash_one(found)) {
             return None;
         }
-        let is_undone = entry.counted.saturating_add(entry.times) >= AT_ONCE;
-        let is_first = is_undone && !std::mem::replace(&mut entry.told, true);
-        Some(Wait {
-            time,
-            is_undone,
-            is_first,
-        })
+        let is_first = wait.is_undone && !std::mem::replace(&mut entry.told, true);
+        Some(Wait { is_first, ..wait })
+    }
+
+    /// Returns the delay of a correction, if the object in the state `found` may need one: its state is not that after the last
+    /// write.
+    #[must_use]
+    pub fn of(&self, key: &Key, by: Requester<'_>, found: impl Hash) -> Option<Wait> {
+        let entries = self.entries.lock();
+        let entry = entries.by_pair.get(&self.pair(key, by))?;
+        entry
+            .wait(by)
+            .filter(|_| entry.left != self.hasher.hash_one(found))
     }
 
     /// Records a write for the owner `by`: the object's state before (`found`) and after (`left`), which is `None` if the outcome

@@ -21,7 +21,14 @@ use crate::{
         disputes::{Desired, DisputeTracker, Requester, Wait},
         no_op::NoOpWrites,
     },
+    telemetry::{
+        object_state::{DISPUTE, NO_OP_WRITE, PENDING_DELETION, REJECTED_STATUS, Record},
+        state::seconds,
+    },
 };
+
+/// resourceVersion of a missing object.
+pub(super) const ABSENT: u64 = 0;
 
 /// How long a rejected status is not written again while its object is unchanged. It equals the default of `backoff.max`. After
 /// this time, the CRD may have changed.
@@ -100,6 +107,27 @@ impl<V: Cached> WriteHistory<V> {
         }
     }
 
+    /// Which records hold the writes of this object for the owner `by`?
+    pub fn holds(&self, key: &Key, by: Requester<'_>) -> Vec<Record> {
+        let object = format!("{} {key}", V::KIND.kind);
+        let seen = self.store.get(key);
+        let version = seen.as_ref().map_or(ABSENT, |seen| seen.version);
+        let dispute = disputed(self.disputes.of(key, by, version), &object);
+        let mut records: Vec<_> = dispute.into_iter().collect();
+        let Some(seen) = seen else {
+            return records;
+        };
+        let no_op = (self.no_op_patches).age(key, Content(&*seen.view), self.list(key));
+        records.extend(no_op.map(|_| without_effect(&object)));
+        if self.store.is_deletion_pending(key, seen.view.uid()) {
+            let text = format!(
+                "the deletion of {object} was accepted, but the watch has not delivered it"
+            );
+            records.push(Record::new(PENDING_DELETION, text));
+        }
+        records
+    }
+
     /// Returns a function that checks whether the store contains an object. Records of objects that no longer exist are removed
     /// with it.
     fn exists(&self) -> impl Fn(&Key) -> bool {
@@ -153,6 +181,30 @@ impl<P: Primary> WriteHistory<P> {
             || (self.no_op_statuses).has_passing(key, stored(&*seen.view), list)
     }
 
+    /// Which records hold the status?
+    pub fn status_holds(&self, key: &Key, seen: &Snapshot<P>) -> Vec<Record> {
+        let (view, list) = (&*seen.view, self.list(key));
+        let status = format!("the status of {} {key}", P::KIND.kind);
+        let dispute = (self.status_disputes).of(key, Requester::of(view), Whole(view.status()));
+        let no_op = self.no_op_statuses.age(key, stored(view), list);
+        let rejected = self.rejected_statuses.age(key, seen.version, list);
+        let rejected = rejected.map(|age| Record {
+            ends_in_seconds: Some(seconds(REJECTED.saturating_sub(age))),
+            ..Record::new(
+                REJECTED_STATUS,
+                format!(
+                    "the API server rejected {status}: not sent again before a new version or list"
+                ),
+            )
+        });
+        let records = [
+            disputed(dispute, &status),
+            rejected,
+            no_op.map(|_| without_effect(&status)),
+        ];
+        records.into_iter().flatten().collect()
+    }
+
     /// Records a status that was sent after `list`, left the object as `left`, and had an effect or not.
     pub fn record_status(
         &self,
@@ -193,6 +245,26 @@ impl<P: Finalizable> WriteHistory<P> {
             finalizers.record(key, change, finalized(left), 0, self.exists());
         }
     }
+}
+
+fn disputed(wait: Option<Wait>, object: &str) -> Option<Record> {
+    let wait = wait?;
+    let text = if wait.is_undone {
+        format!("other clients revert the changes of {object}")
+    } else {
+        format!("the outcome of the last writes of {object} is unknown")
+    };
+    Some(Record {
+        ends_in_seconds: Some(seconds(wait.time)),
+        ..Record::new(DISPUTE, text)
+    })
+}
+
+fn without_effect(object: &str) -> Record {
+    let text = format!(
+        "the API server accepted a change of {object} without effect: not sent again until it changes"
+    );
+    Record::new(NO_OP_WRITE, text)
 }
 
 fn stored<P: Primary>(view: &P) -> impl Hash {

@@ -8,7 +8,7 @@
 
 pub(crate) mod disputes;
 pub mod finalizer;
-mod history;
+pub(crate) mod history;
 mod no_op;
 mod status;
 #[cfg(test)]
@@ -43,7 +43,7 @@ use crate::{
         reconciler::Context,
         writer::{
             disputes::{Desired, Wait, fields},
-            history::WriteHistory,
+            history::{ABSENT, WriteHistory},
         },
     },
 };
@@ -68,14 +68,11 @@ pub struct Writer<V> {
     shared: Arc<ClientContext>,
     refusals: Arc<Refusals>,
     store: Arc<Store<V>>,
-    history: WriteHistory<V>,
+    pub(crate) history: Arc<WriteHistory<V>>,
 }
 
 /// Timeout of a live read of one object.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// resourceVersion of a missing object, for [`WriteHistory`].
-const ABSENT: u64 = 0;
 
 /// Result of a patch.
 #[derive(Clone, Debug)]
@@ -99,7 +96,7 @@ impl<V: Cached> Writer<V> {
         Self {
             shared: Arc::clone(shared),
             refusals: Arc::clone(refusals),
-            history: WriteHistory::new(Arc::clone(&store)),
+            history: Arc::new(WriteHistory::new(Arc::clone(&store))),
             store,
         }
     }

@@ -118,29 +118,42 @@ impl NoOpWrites {
     #[must_use]
     pub fn contains(&self, key: &Key, asked: impl Hash, left: impl Hash, list: u32) -> bool {
         let asked = self.hasher.hash_one(asked);
-        self.knows(key, left, list, |entry| entry.asked == asked)
+        let is_it = |entry: &Entry| entry.asked == asked;
+        self.known(key, left, list, is_it).is_some()
     }
 
     /// Returns whether a request is known to have no effect on the object `key` in the state `left`, but will be sent again
     /// even if the state stays the same.
     #[must_use]
     pub fn has_passing(&self, key: &Key, left: impl Hash, list: u32) -> bool {
-        self.knows(key, left, list, |entry| {
-            self.lifetime.is_some() || !entry.holds(list)
-        })
+        let is_passing = |entry: &Entry| self.lifetime.is_some() || !entry.holds(list);
+        self.known(key, left, list, is_passing).is_some()
     }
 
-    fn knows(&self, key: &Key, left: impl Hash, list: u32, is_it: impl Fn(&Entry) -> bool) -> bool {
+    /// Returns the age of an entry for any request on the object `key` in the state `left`.
+    #[must_use]
+    pub fn age(&self, key: &Key, left: impl Hash, list: u32) -> Option<Duration> {
+        let entry = self.known(key, left, list, |_| true)?;
+        Some(entry.at.elapsed())
+    }
+
+    fn known(
+        &self,
+        key: &Key,
+        left: impl Hash,
+        list: u32,
+        is_it: impl Fn(&Entry) -> bool,
+    ) -> Option<Entry> {
         let entries = self.entries.lock();
-        let Some(of_one) = entries.by_key.get(key) else {
-            return false;
-        };
+        let of_one = entries.by_key.get(key)?;
         let (left, now) = (self.hasher.hash_one(left), Instant::now());
         let mut known = of_one.iter().filter(|entry| {
             let is_within = |time| entry.at + time > now;
             self.lifetime.is_none_or(is_within) && (entry.holds(list) || is_within(entry.pause))
         });
-        known.any(|entry| entry.left == left && is_it(entry))
+        known
+            .find(|entry| entry.left == left && is_it(entry))
+            .copied()
     }
 
     /// Removes the entry of a request that now has its effect.

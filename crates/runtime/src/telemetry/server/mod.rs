@@ -30,6 +30,7 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use kube::Client;
 use parking_lot::Mutex;
+use serde::Serialize;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpSocket, TcpStream},
@@ -47,8 +48,13 @@ use super::{
     },
 };
 use crate::{
+    api::key::Key,
     config::{self, app::App},
-    telemetry::{log::log_once::OutageLog, state::State},
+    telemetry::{
+        log::log_once::OutageLog,
+        object_state::{ObjectState, ObjectWork, requested},
+        state::State,
+    },
 };
 
 /// Maximum number of connections per address. A further one ends the oldest connection of the peer with the most. A probe takes
@@ -87,11 +93,18 @@ pub struct Server {
     /// For metrics and state with `http.metrics_auth`.
     secure: Option<(TcpListener, Tls)>,
     /// Source of `/debug/state`, if it is enabled.
-    state: Option<Arc<Show>>,
+    state: Option<Show>,
 }
 
-/// Returns the current state of the replica.
-type Show = dyn Fn() -> State + Send + Sync;
+/// Source of `/debug/state`.
+#[derive(Clone)]
+struct Show {
+    replica: Arc<dyn Fn() -> State + Send + Sync>,
+    object: Arc<ShowObject>,
+}
+
+/// Returns the state of one object in the controller, or why there is none.
+type ShowObject = dyn Fn(&Key) -> Result<ObjectWork, String> + Send + Sync;
 
 impl Server {
     /// Binds the addresses early, so that a port conflict is reported before any other action.
@@ -116,10 +129,15 @@ impl Server {
         })
     }
 
-    /// Enables `/debug/state`.
-    pub(crate) fn with_state(self, state: impl Fn() -> State + Send + Sync + 'static) -> Self {
+    /// Enables `/debug/state`, for the replica and for one object.
+    pub(crate) fn with_state(
+        self,
+        replica: impl Fn() -> State + Send + Sync + 'static,
+        object: impl Fn(&Key) -> Result<ObjectWork, String> + Send + Sync + 'static,
+    ) -> Self {
+        let (replica, object) = (Arc::new(replica), Arc::new(object));
         Self {
-            state: Some(Arc::new(state)),
+            state: Some(Show { replica, object }),
             ..self
         }
     }
@@ -328,7 +346,7 @@ async fn serve_connection(
 struct Routes {
     health: Option<Arc<Health>>,
     metrics: Option<Metrics>,
-    state: Option<Arc<Show>>,
+    state: Option<Show>,
     auth: Option<Auth>,
 }
 
@@ -349,7 +367,7 @@ impl Routes {
                 Some(self.guarded(Page::Metrics, peer, request, answer).await)
             }
             (_, _, Some(state)) if path == Page::State.path() => {
-                let answer = || json(&state());
+                let answer = || state.answer(request.uri().query().unwrap_or_default());
                 Some(self.guarded(Page::State, peer, request, answer).await)
             }
             (Some(health), ..) => {
@@ -401,7 +419,20 @@ fn scrape(metrics: &Metrics, request: &Request<Incoming>) -> Answer {
     answer(StatusCode::OK, kind, body)
 }
 
-fn json(state: &State) -> Answer {
+impl Show {
+    fn answer(&self, query: &str) -> Answer {
+        match requested(query) {
+            Ok(None) => json(&(self.replica)()),
+            Ok(Some(key)) => match (self.object)(&key) {
+                Ok(work) => json(&ObjectState::new(&key, work, (self.replica)())),
+                Err(unknown) => text(StatusCode::NOT_FOUND, format!("{unknown}\n")),
+            },
+            Err(malformed) => text(StatusCode::BAD_REQUEST, format!("{malformed}\n")),
+        }
+    }
+}
+
+fn json(state: &impl Serialize) -> Answer {
     match serde_json::to_vec_pretty(state) {
         Ok(body) => answer(StatusCode::OK, "application/json", body),
         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),

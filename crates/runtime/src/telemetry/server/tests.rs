@@ -15,7 +15,7 @@ use super::*;
 use crate::{
     cmd::doctor::replica::ask,
     config::{app::tests::APP, environment::Host, settings::Config},
-    telemetry::state,
+    telemetry::state::{self, PATH},
 };
 
 /// Both default addresses, each on a free port.
@@ -103,6 +103,18 @@ fn state() -> State {
     }
 }
 
+fn object(key: &Key) -> Result<ObjectWork, String> {
+    if key.name() != "a" {
+        return Err(format!("no Widget {key} in the cache"));
+    }
+    Ok(ObjectWork {
+        kind: "Widget",
+        cached: None,
+        queue: None,
+        records: Vec::new(),
+    })
+}
+
 /// A fake API server. The token "good" is valid and grants `/debug/state` only.
 fn api_server() -> Client {
     let service = service_fn(|request: Request<Body>| async move {
@@ -129,7 +141,7 @@ async fn serve(metrics_auth: bool, debug_state: bool) -> (String, JoinSet<()>) {
     };
     let server = Server::bind(&APP, &config).await.unwrap();
     let server = if debug_state {
-        server.with_state(state)
+        server.with_state(state, object)
     } else {
         server
     };
@@ -155,10 +167,10 @@ fn bearer(token: &str) -> kube::Config {
 async fn state_is_for_who_may_get_it() {
     let (open, _serving) = serve(false, true).await;
     let nobody = || kube::Config::new(http::Uri::default());
-    assert_eq!(ask(&open, nobody()).await, Ok(state()));
+    assert_eq!(ask(&open, PATH, nobody()).await, Ok(state()));
 
     let (guarded, _serving) = serve(true, true).await;
-    assert_eq!(ask(&guarded, bearer("good")).await, Ok(state()));
+    assert_eq!(ask(&guarded, PATH, bearer("good")).await, Ok(state()));
     for (kube, refusal) in [
         (nobody(), "401 Unauthorized: unauthorized: send "),
         (
@@ -166,11 +178,53 @@ async fn state_is_for_who_may_get_it() {
             "401 Unauthorized: unauthorized: the API server rejected this token",
         ),
     ] {
-        let refused = ask(&guarded, kube).await.unwrap_err();
+        let refused = ask::<State>(&guarded, PATH, kube).await.unwrap_err();
         assert!(refused.starts_with(refusal), "{refused}");
     }
 
     let (off, _serving) = serve(true, false).await;
     let missing = "404 Not Found: not found; available paths: /metrics";
-    assert_eq!(ask(&off, bearer("good")).await, Err(missing.to_owned()));
+    assert_eq!(
+        ask::<State>(&off, PATH, bearer("good")).await,
+        Err(missing.to_owned())
+    );
+}
+
+/// The state of one object is on the same page, for the same users.
+#[tokio::test]
+async fn the_state_of_one_object_is_a_query() {
+    let (open, _serving) = serve(false, true).await;
+    let nobody = || kube::Config::new(http::Uri::default());
+    for query in ["object=n/a", "object=n%2Fa", "pretty&object=n%2fa&x=y"] {
+        let target = format!("{PATH}?{query}");
+        let state: Result<ObjectState, _> = ask(&open, &target, nobody()).await;
+        let state = state.unwrap();
+        assert_eq!((&*state.namespace, &*state.name), ("n", "a"), "{query}");
+        assert_eq!((&*state.kind, state.leads), ("Widget", false));
+    }
+    for (object, refusal) in [
+        ("n/b", "404 Not Found: no Widget n/b in the cache"),
+        ("", "400 Bad Request: object=: must be NAMESPACE/NAME"),
+        ("a", "400 Bad Request: object=a: must be NAMESPACE/NAME"),
+        ("/a", "400 Bad Request: object=/a: must be NAMESPACE/NAME"),
+        (
+            "n/a/b",
+            "400 Bad Request: object=n/a/b: must be NAMESPACE/NAME",
+        ),
+        ("n/A", "400 Bad Request: object=n/A: must be NAMESPACE/NAME"),
+    ] {
+        let target = format!("{PATH}?object={object}");
+        let refused = ask::<ObjectState>(&open, &target, nobody()).await;
+        assert_eq!(refused.unwrap_err(), refusal);
+    }
+
+    let (guarded, _serving) = serve(true, true).await;
+    for target in ["?object=n/a", "?object=n/b", "?object="] {
+        let target = format!("{PATH}{target}");
+        let refused = ask::<ObjectState>(&guarded, &target, bearer("bad")).await;
+        assert!(refused.unwrap_err().starts_with("401 Unauthorized: "));
+    }
+    let target = format!("{PATH}?object=n/a");
+    let state = ask::<ObjectState>(&guarded, &target, bearer("good")).await;
+    assert_eq!(state.unwrap().name, "a");
 }

@@ -1,0 +1,383 @@
+//! The response of `/debug/state?object=NAMESPACE/NAME`, which `doctor --object` prints: why one object is not written.
+//!
+//! All values are collected per request. Nothing is stored for it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::state::{PATH, State, span};
+use crate::api::{failure::brief, key::Key, names::is_subdomain};
+
+/// Maximum number of [`Record`]s in the response.
+pub const MOST: usize = 32;
+
+/// Name of the query parameter.
+const PARAMETER: &str = "object";
+
+pub const READINESS: &str = "readiness";
+pub const LEAST_DELAY: &str = "leastDelay";
+pub const DISPUTE: &str = "dispute";
+pub const CHANGE_LIMIT: &str = "changeLimit";
+pub const BACKOFF: &str = "backoff";
+pub const DEFERRED_CHANGES: &str = "deferredChanges";
+pub const SLOW_NAMESPACE: &str = "slowNamespace";
+pub const FRESHNESS: &str = "freshness";
+pub const REJECTED_STATUS: &str = "rejectedStatus";
+pub const NO_OP_WRITE: &str = "noOpWrite";
+pub const PENDING_DELETION: &str = "pendingDeletion";
+pub const UP_TO_DATE: &str = "upToDate";
+
+/// All records of the runtime. An earlier one decides before a later one. The reconciler's own records come before
+/// [`REJECTED_STATUS`].
+const ORDER: [&str; 12] = [
+    READINESS,
+    LEAST_DELAY,
+    DISPUTE,
+    CHANGE_LIMIT,
+    BACKOFF,
+    DEFERRED_CHANGES,
+    SLOW_NAMESPACE,
+    FRESHNESS,
+    REJECTED_STATUS,
+    NO_OP_WRITE,
+    PENDING_DELETION,
+    UP_TO_DATE,
+];
+
+/// State of one object on one replica.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ObjectState {
+    /// One sentence: the record that decides now.
+    pub reason: String,
+    pub kind: String,
+    pub namespace: String,
+    pub name: String,
+    /// Name of this replica in the Lease.
+    pub identity: String,
+    /// Whether this replica leads. Only the leader writes.
+    pub leads: bool,
+    /// Identity of the holder of the Lease, as last seen; `None` without a holder or an election.
+    pub holder: Option<String>,
+    /// `None` if the cache does not contain the object.
+    pub cached: Option<CachedObject>,
+    /// Place in the queue; `None` if this replica reconciles nothing.
+    pub queue: Option<QueuedObject>,
+    /// The records that hold the object or its dependents, the most decisive first. At most [`MOST`].
+    pub records: Vec<Record>,
+}
+
+/// The cached object.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CachedObject {
+    pub resource_version: String,
+    /// `fresh`, `conflicted` or `stale`.
+    pub freshness: String,
+}
+
+/// Place of the object in the queue. It waits for a worker if it has a lane and no delay.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct QueuedObject {
+    /// The lane in which it waits or will wait: `event`, `retry` or `background`. `None`: it is not queued.
+    pub lane: Option<String>,
+    /// Time until it is queued, if it is delayed.
+    pub delayed_for_seconds: Option<f64>,
+    /// How long a worker has had it.
+    pub in_work_for_seconds: Option<f64>,
+    /// Consecutive attempts without success.
+    pub attempts: u32,
+    /// Reason of the last failure, or the name of its error.
+    pub last_reason: Option<String>,
+    /// Message of the last failure.
+    pub last_error: Option<String>,
+}
+
+/// A record that delays or skips a write.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// Its name in the table of docs/design.md, "Why an object is not written".
+    pub name: String,
+    pub text: String,
+    /// Time until it ends by itself.
+    pub ends_in_seconds: Option<f64>,
+}
+
+impl Record {
+    pub fn new(name: &str, text: impl Into<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            text: text.into(),
+            ends_in_seconds: None,
+        }
+    }
+
+    fn rank(&self) -> usize {
+        let rank = |name: &str| ORDER.iter().position(|it| *it == name);
+        let own = rank(REJECTED_STATUS).map(|rank| 2 * rank - 1);
+        let rank = rank(&self.name).map(|rank| 2 * rank);
+        rank.or(own).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, text, .. } = self;
+        match self.ends_in_seconds {
+            Some(left) => write!(f, "{name}, for another {}: {text}", span(left)),
+            None => write!(f, "{name}: {text}"),
+        }
+    }
+}
+
+/// The controller's part of the state.
+pub struct ObjectWork {
+    pub kind: &'static str,
+    pub cached: Option<CachedObject>,
+    pub queue: Option<QueuedObject>,
+    pub records: Vec<Record>,
+}
+
+impl ObjectState {
+    /// Combines the controller's part with the state of its replica.
+    pub fn new(key: &Key, work: ObjectWork, replica: State) -> Self {
+        let mut records = work.records;
+        records.sort_by_key(Record::rank);
+        records.truncate(MOST);
+        let lease = replica.lease.filter(|lease| lease.exists);
+        let holder = lease.map(|lease| lease.holder);
+        let mut state = Self {
+            reason: String::new(),
+            kind: work.kind.to_owned(),
+            namespace: key.namespace().to_owned(),
+            name: key.name().to_owned(),
+            identity: replica.identity,
+            leads: replica.term.is_some(),
+            holder: holder.filter(|holder| !holder.is_empty()),
+            cached: work.cached,
+            queue: work.queue,
+            records,
+        };
+        state.reason = state.decides();
+        state
+    }
+
+    fn decides(&self) -> String {
+        if !self.leads {
+            return match &self.holder {
+                Some(holder) => format!("this replica does not lead: {holder} holds the Lease"),
+                None => "this replica does not lead, and no replica holds the Lease".to_owned(),
+            };
+        }
+        let first = self.records.first();
+        let place = self.queue.as_ref().and_then(QueuedObject::place);
+        match (first, place) {
+            (Some(first), _) if first.name == READINESS => first.to_string(),
+            (_, Some(place)) => {
+                let mut records = self.records.iter();
+                let slow = records.find(|it| it.name == SLOW_NAMESPACE);
+                slow.map_or_else(
+                    || format!("nothing holds it: {place}"),
+                    |slow| format!("{slow}; {place}"),
+                )
+            }
+            (Some(first), None) => first.to_string(),
+            (None, None) => match &self.queue {
+                Some(queue) => queue.delayed_for_seconds.map_or_else(
+                    || "nothing holds it".to_owned(),
+                    |left| {
+                        let left = span(left);
+                        format!("nothing holds it: its reconcile is due in {left}")
+                    },
+                ),
+                None => "this replica leads, but has not started workers".to_owned(),
+            },
+        }
+    }
+}
+
+impl QueuedObject {
+    /// Describes the place of an object that is not delayed.
+    fn place(&self) -> Option<String> {
+        if let Some(time) = self.in_work_for_seconds {
+            return Some(format!("a worker has had it for {}", span(time)));
+        }
+        let lane = self
+            .lane
+            .as_ref()
+            .filter(|_| self.delayed_for_seconds.is_none())?;
+        Some(format!("it waits for a worker in the lane {lane}"))
+    }
+}
+
+/// Returns the key in a query, if it has one.
+///
+/// # Errors
+/// The parameter is not the key of a namespaced object.
+pub fn requested(query: &str) -> Result<Option<Key>, String> {
+    let mut pairs = query
+        .split('&')
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+    let Some((_, object)) = pairs.find(|(name, _)| *name == PARAMETER) else {
+        return Ok(None);
+    };
+    // No other character of a key is ever encoded.
+    let object = object.replace("%2F", "/").replace("%2f", "/");
+    let key = parse(&object).map_err(|wanted| format!("{PARAMETER}={}: {wanted}", brief(&object)));
+    key.map(Some)
+}
+
+/// Parses `NAMESPACE/NAME`.
+///
+/// # Errors
+/// It is not the key of a namespaced object.
+pub fn parse(object: &str) -> Result<Key, &'static str> {
+    match object.split_once('/') {
+        Some((namespace, name)) if is_subdomain(namespace, 63) && is_subdomain(name, 253) => {
+            Ok(Key::new(namespace, name))
+        }
+        _ => Err("must be NAMESPACE/NAME"),
+    }
+}
+
+/// Returns the request target for the state of one object.
+pub fn path_of(object: &Key) -> String {
+    format!("{PATH}?{PARAMETER}={object}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn replica(leads: bool, holder: &str) -> State {
+        let term = leads.then(|| json!({ "transitions": 1, "endsInSeconds": 8.0 }));
+        let state = json!({
+            "identity": "a_1", "version": "1", "commit": null, "uptimeSeconds": 1.0, "caches": [], "term": term,
+            "lease": { "name": "n/l", "exists": true, "holder": holder, "seenSecondsAgo": 1.0, "durationSeconds": 15.0,
+                       "transitions": 1 },
+            "fence": { "open": leads, "record": null, "policyRejectsForSeconds": null }, "queue": null,
+        });
+        serde_json::from_value(state).expect("a state")
+    }
+
+    fn reason(replica: State, queue: Option<QueuedObject>, records: &[&str]) -> String {
+        let records = records.iter().map(|name| Record::new(name, "why"));
+        let work = ObjectWork {
+            kind: "Widget",
+            cached: None,
+            queue,
+            records: records.collect(),
+        };
+        ObjectState::new(&Key::new("n", "a"), work, replica).reason
+    }
+
+    /// The earlier record of the order decides, wherever it was found. The reconciler's own records have a place, too.
+    #[test]
+    fn the_most_decisive_record_is_the_reason() {
+        let own = [&ORDER[..8], &["own"], &ORDER[8..]].concat();
+        for (first, name) in own.iter().enumerate() {
+            let mut later = own[first..].to_vec();
+            later.reverse();
+            let idle = Some(QueuedObject::default());
+            assert_eq!(
+                reason(replica(true, "a_1"), idle, &later),
+                format!("{name}: why")
+            );
+        }
+    }
+
+    /// Records hold only the objects of the leader that no worker has.
+    #[test]
+    fn leadership_and_workers_come_before_records() {
+        let placed = |change: &dyn Fn(&mut QueuedObject)| {
+            let mut queue = QueuedObject::default();
+            change(&mut queue);
+            Some(queue)
+        };
+        let waits = placed(&|it| it.lane = Some("event".into()));
+        let delayed = placed(&|it| {
+            it.lane = Some("background".into());
+            it.delayed_for_seconds = Some(3.0);
+        });
+        let in_work = placed(&|it| it.in_work_for_seconds = Some(2.0));
+        let leader = || replica(true, "a_1");
+        for (replica, queue, records, expected) in [
+            (
+                replica(false, "b_2"),
+                None,
+                &[UP_TO_DATE][..],
+                "this replica does not lead: b_2 holds the Lease",
+            ),
+            (
+                replica(false, ""),
+                None,
+                &[],
+                "this replica does not lead, and no replica holds the Lease",
+            ),
+            (
+                leader(),
+                None,
+                &[],
+                "this replica leads, but has not started workers",
+            ),
+            (
+                leader(),
+                in_work.clone(),
+                &[UP_TO_DATE],
+                "nothing holds it: a worker has had it for 2s",
+            ),
+            (leader(), in_work, &[READINESS], "readiness: why"),
+            (
+                leader(),
+                waits.clone(),
+                &[DISPUTE],
+                "nothing holds it: it waits for a worker in the lane event",
+            ),
+            (
+                leader(),
+                waits,
+                &[SLOW_NAMESPACE],
+                "slowNamespace: why; it waits for a worker in the lane event",
+            ),
+            (leader(), delayed.clone(), &[BACKOFF], "backoff: why"),
+            (
+                leader(),
+                delayed,
+                &[],
+                "nothing holds it: its reconcile is due in 3s",
+            ),
+            (
+                leader(),
+                Some(QueuedObject::default()),
+                &[],
+                "nothing holds it",
+            ),
+        ] {
+            assert_eq!(reason(replica, queue, records), expected);
+        }
+    }
+
+    /// The response is bounded, however many records there are.
+    #[test]
+    fn few_records_are_shown() {
+        let many = vec![Record::new(DISPUTE, "why"); 1000];
+        let work = ObjectWork {
+            kind: "Widget",
+            cached: None,
+            queue: None,
+            records: many,
+        };
+        let state = ObjectState::new(&Key::new("n", "a"), work, replica(true, "a_1"));
+        assert_eq!(state.records.len(), MOST);
+        let timed = Record {
+            ends_in_seconds: Some(61.2),
+            ..Record::new(DISPUTE, "why")
+        };
+        assert_eq!(timed.to_string(), "dispute, for another 1m 1s: why");
+    }
+}
