@@ -1,5 +1,7 @@
 //! A replica's state at `/debug/state`, the output of `doctor` for it, and the age of its caches.
 
+mod object;
+
 use std::{net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
 use operator_testkit::{

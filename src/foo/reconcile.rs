@@ -89,6 +89,15 @@ impl Reconciler for FooReconciler {
         let status = self.status(cx, view, deployed.as_ref().ok(), deployed.as_ref().err());
         status.is_none_or(|status| !self.foos.needs_status_update(key, foo, &status))
     }
+
+    fn why(&self, key: &Key) -> Vec<(&'static str, String)> {
+        let place = self.rollouts.place(key);
+        let waits = place.map(|place| format!("its rollout waits for a slot, place {place}"));
+        waits
+            .map(|text| ("rolloutSlot", text))
+            .into_iter()
+            .collect()
+    }
 }
 
 impl FooReconciler {

@@ -133,6 +133,14 @@ impl Rollouts {
         released.filter(exists).take(free).collect()
     }
 
+    /// Returns the place of a Foo in the queue, from 1.
+    #[must_use]
+    pub fn place(&self, foo: &Key) -> Option<usize> {
+        let queue = &self.state.lock().queue;
+        let ticket = queue.tickets.get(foo)?;
+        Some(queue.by_ticket.range(..=ticket).count())
+    }
+
     /// Returns the number of rollouts under way.
     #[must_use]
     pub fn under_way(&self) -> usize {

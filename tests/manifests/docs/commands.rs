@@ -90,6 +90,16 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "kubectl get --raw {path}/debug/state",
     ),
     (
+        "kubectl get --raw '/api/v1/namespaces/foo-system/pods/POD:8080/proxy/debug/state?object=default/web'",
+        "tests/state/object.rs",
+        "/debug/state?object={object}",
+    ),
+    (
+        "kubectl exec -n foo-system POD -- /proc/1/exe doctor --object=default/web",
+        "tests/state/object.rs",
+        "--object={}/{foo}",
+    ),
+    (
         "kubectl delete foos --all --all-namespaces --cascade=foreground",
         "tests/manifests/uninstall.rs",
         "sh_within(&cluster, &all, LIMIT)",

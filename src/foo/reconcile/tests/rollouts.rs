@@ -75,6 +75,9 @@ async fn r12_a_full_limit_holds_back_the_pod_template_alone() {
         )
     );
     assert!(!harness.is_up_to_date(&second.key), "a resync tries again");
+    let waits = "its rollout waits for a slot, place 1".to_owned();
+    assert_eq!(reconciler.why(&second.key), [("rolloutSlot", waits)]);
+    assert_eq!(reconciler.why(&first.key), []);
 
     // The user's change of the replicas does not wait.
     (second.version, second.view.spec.as_mut().unwrap().replicas) = (8, Some(5));
