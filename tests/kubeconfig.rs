@@ -353,10 +353,10 @@ const ROWS: &[Row] = &[
     both("a client's key of P-256 in PKCS #8", Changed(|here, config| client(here, config, "client-p256"))),
     both("… of P-256 in SEC 1, after its parameters", Changed(|here, config| client(here, config, "client-sec1"))),
     both("… of P-384", Changed(|here, config| client(here, config, "client-p384"))),
-    kubectl_alone("… of P-521", "the type of the client key is not supported", Changed(|here, config| client(here, config, "client-p521"))),
+    kubectl_alone("… of P-521", "the type of the key is not supported", Changed(|here, config| client(here, config, "client-p521"))),
     both("… of Ed25519", Changed(|here, config| client(here, config, "client-ed25519"))),
     both("… of RSA in PKCS #1", Changed(|here, config| client(here, config, "client-pkcs1"))),
-    kubectl_alone("… of RSA with 1024 bits", "the type of the client key is not supported", Changed(|here, config| client(here, config, "client-rsa1024"))),
+    kubectl_alone("… of RSA with 1024 bits", "the type of the key is not supported", Changed(|here, config| client(here, config, "client-rsa1024"))),
     both("a client certificate of X.509 version 1 (MicroK8s)", Changed(|here, config| client(here, config, "client-v1"))),
     both("`client-certificate-data` and `client-key-data`", Changed(|here, config| {
         client(here, config, "client-p256");
@@ -364,7 +364,7 @@ const ROWS: &[Row] = &[
         *user(config) = json!({ "client-certificate-data": cert + "\n", "client-key-data": key + "\n" });
     })),
     neither("a client key with a passphrase", "openssl pkey", Changed(|here, config| client(here, config, "client-encrypted"))),
-    neither("another certificate's key", "does not match the client certificate", Changed(|here, config| {
+    neither("another certificate's key", "the key does not match the certificate", Changed(|here, config| {
         client(here, config, "client-p256");
         user(config)["client-key"] = here.pem("client-sec1.key").into();
     })),

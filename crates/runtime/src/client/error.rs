@@ -1,6 +1,7 @@
 //! Errors of the connection to the cluster.
 
-use super::{exec, kubeconfig, tls};
+use super::{exec, kubeconfig};
+use crate::config::tls;
 
 /// Reason why the cluster cannot be used.
 #[derive(Debug, thiserror::Error)]

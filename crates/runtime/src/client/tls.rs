@@ -1,12 +1,7 @@
 //! TLS to the API server: verification of its certificate, and the client certificate.
 //!
-//! kube also creates a rustls configuration. Unlike it, and like Go, this one accepts:
-//!
-//! - a server certificate that is itself in the CA bundle;
-//! - a CA bundle that contains an invalid certificate;
-//! - client certificates of X.509 version 1.
-//!
-//! Certificates in files are reloaded.
+//! kube also creates a rustls configuration. Unlike it, this one uses the verifier and the keys of [`crate::config::tls`], and
+//! reloads certificates in files.
 
 use std::{
     fmt, fs,
@@ -20,39 +15,23 @@ use kube::{Config as KubeConfig, client::ConfigExt as _, config::AuthInfo};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_rustls::rustls::{
-    self, CertificateError, ClientConfig, DigitallySignedStruct, OtherError, RootCertStore,
-    SignatureScheme,
+    self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::{
-        ResolvesClientCert, WebPkiServerVerifier,
+        ResolvesClientCert,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-        verify_server_name,
     },
-    crypto::{CryptoProvider, ring},
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject as _},
-    server::ParsedCertificate,
     sign::CertifiedKey,
 };
 use tracing::warn;
 
-use crate::telemetry::log::log_once::OutageLog;
+use crate::{
+    config::tls::{Error, Roots, pair, provider},
+    telemetry::log::log_once::OutageLog,
+};
 
 /// Reload interval of certificate files.
 const PERIOD: Duration = Duration::from_mins(1);
-
-/// Fix for an unsupported key or signature, for error messages.
-const SUPPORTED: &str = "supported are RSA of 2048 bits and more, ECDSA with P-256 or P-384 and SHA-256 or SHA-384, and \
-                         Ed25519: reissue it as one of these";
-
-/// Error of a certificate or key.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Error(String);
-
-impl Error {
-    fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-}
 
 /// Wraps a connector in TLS.
 pub(super) fn connector<C>(
@@ -95,10 +74,6 @@ pub(super) fn connector<C>(
     Ok(builder.enable_http1().wrap_connector(tcp))
 }
 
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
-}
-
 /// Returns the certificates of a PEM file. Ignores its other sections.
 fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem)
@@ -106,32 +81,21 @@ fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
         .collect()
 }
 
-/// Trusted certificate authorities as last read.
-#[derive(Debug)]
-struct Roots {
-    all: Vec<CertificateDer<'static>>,
-    verifier: Arc<WebPkiServerVerifier>,
+/// Returns the authorities of a CA bundle.
+fn roots(all: Vec<CertificateDer<'static>>) -> Result<Roots, Error> {
+    let roots = Roots::new(all);
+    let roots =
+        roots.ok_or_else(|| Error::new("the CA bundle contains no readable certificate"))?;
+    if roots.unreadable > 0 {
+        let unused = roots.unreadable;
+        warn!("{unused} certificates of the CA bundle cannot be read, and are left out");
+    }
+    Ok(roots)
 }
 
-impl Roots {
-    /// Skips certificates that cannot be read, as Go does.
-    fn new(all: Vec<CertificateDer<'static>>) -> Result<Self, Error> {
-        let mut store = RootCertStore::empty();
-        let (used, unused) = store.add_parsable_certificates(all.iter().cloned());
-        if unused > 0 && used > 0 {
-            warn!("{unused} certificates of the CA bundle cannot be read, and are left out");
-        }
-        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider());
-        let verifier = verifier.build();
-        let verifier =
-            verifier.map_err(|_| Error::new("the CA bundle contains no readable certificate"))?;
-        Ok(Self { all, verifier })
-    }
-
-    fn read(path: &Path) -> Result<Self, Error> {
-        let pem = fs::read(path).map_err(|error| Error::new(error.to_string()))?;
-        Self::new(certificates(&pem))
-    }
+fn read_roots(path: &Path) -> Result<Roots, Error> {
+    let pem = fs::read(path).map_err(|error| Error::new(error.to_string()))?;
+    roots(certificates(&pem))
 }
 
 /// Verifies the API server's certificate.
@@ -145,9 +109,9 @@ struct Verifier {
 impl Verifier {
     fn new(kube: &KubeConfig) -> Result<Self, Error> {
         let roots = match (&kube.root_cert_file, &kube.root_cert) {
-            (Some(file), _) => Roots::read(file)
+            (Some(file), _) => read_roots(file)
                 .map_err(|error| Error::new(format!("{}: {error}", file.display())))?,
-            (None, Some(certificates)) => Roots::new(
+            (None, Some(certificates)) => roots(
                 certificates
                     .iter()
                     .cloned()
@@ -156,7 +120,7 @@ impl Verifier {
             )?,
             (None, None) => {
                 let system = rustls_native_certs::load_native_certs();
-                Roots::new(system.certs).map_err(|_| {
+                roots(system.certs).map_err(|_| {
                     Error::new("no certificate authority is configured, and the system has none: set certificate-authority")
                 })?
             }
@@ -173,12 +137,12 @@ impl Verifier {
             && read.elapsed() >= PERIOD
         {
             *read = Instant::now();
-            match Roots::read(file) {
+            match read_roots(file) {
                 Ok(new) => {
                     *roots = Arc::new(new);
                     trouble.clear();
                 }
-                Err(error) if trouble.is_new(&error.0) => {
+                Err(error) if trouble.is_new(&error.to_string()) => {
                     warn!(
                         "cannot read the CA bundle {}: {error}; using the previous one",
                         file.display()
@@ -200,23 +164,8 @@ impl ServerCertVerifier for Verifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let roots = self.roots();
-        let verified = roots.verifier.verify_server_cert(
-            end_entity,
-            intermediates,
-            server_name,
-            ocsp_response,
-            now,
-        );
-        verified.or_else(|error| {
-            // Go accepts a trusted certificate without a chain, so a CA may serve with its own certificate. Its validity period
-            // has been checked at this point, its name has not.
-            if is_ca_as_end_entity(&error) && roots.all.contains(end_entity) {
-                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
-                return Ok(ServerCertVerified::assertion());
-            }
-            Err(explained(error))
-        })
+        self.roots()
+            .verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
     }
 
     fn verify_tls12_signature(
@@ -225,11 +174,7 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let verified = self
-            .roots()
-            .verifier
-            .verify_tls12_signature(message, cert, dss);
-        verified.map_err(explained)
+        self.roots().verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -238,44 +183,12 @@ impl ServerCertVerifier for Verifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let verified = self
-            .roots()
-            .verifier
-            .verify_tls13_signature(message, cert, dss);
-        verified.map_err(explained)
+        self.roots().verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.roots().verifier.supported_verify_schemes()
+        self.roots().supported_verify_schemes()
     }
-}
-
-fn is_ca_as_end_entity(error: &rustls::Error) -> bool {
-    let rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(error))) = error
-    else {
-        return false;
-    };
-    matches!(error.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
-}
-
-/// Replaces errors that rustls would print as bytes by a readable message.
-fn explained(error: rustls::Error) -> rustls::Error {
-    use CertificateError as E;
-    let rustls::Error::InvalidCertificate(cause) = &error else {
-        return error;
-    };
-    let text = match cause {
-        E::UnsupportedSignatureAlgorithmContext { .. }
-        | E::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
-            format!("it or one of its issuers has an unsupported signature algorithm; {SUPPORTED}")
-        }
-        E::UnknownIssuer => "it was not issued by a configured certificate authority".to_owned(),
-        _ if is_ca_as_end_entity(&error) => {
-            "it is a CA certificate that is not in the CA bundle".to_owned()
-        }
-        _ => return error,
-    };
-    E::Other(OtherError(Arc::new(Error(text)))).into()
 }
 
 /// Client certificate and key. Both may be replaced.
@@ -379,7 +292,7 @@ impl Identity {
                     self.set(Some(key));
                     self.state.lock().trouble.clear();
                 }
-                Err(error) if self.state.lock().trouble.is_new(&error.0) => {
+                Err(error) if self.state.lock().trouble.is_new(&error.to_string()) => {
                     warn!(
                         "cannot read the client certificate {}: {error}; using the previous one",
                         certificate.display()
@@ -414,7 +327,7 @@ impl ResolvesClientCert for Identity {
     }
 }
 
-/// Parses a certificate and its key in PEM. Accepts X.509 version 1, as the API server does and rustls does not.
+/// Parses a client certificate and its key in PEM.
 pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, Error> {
     let chain = certificates(certificate);
     if chain.is_empty() {
@@ -429,17 +342,5 @@ pub(crate) fn certified_key(certificate: &[u8], key: &[u8]) -> Result<Arc<Certif
     }
     let key = PrivateKeyDer::from_pem_slice(key)
         .map_err(|_| Error::new("there is no private key in the client key's PEM"))?;
-    let key = provider().key_provider.load_private_key(key);
-    let key = key.map_err(|_| {
-        Error::new(format!(
-            "the type of the client key is not supported; {SUPPORTED}"
-        ))
-    })?;
-    let certified = CertifiedKey::new(chain, key);
-    match certified.keys_match() {
-        Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) => Err(
-            Error::new("the client key does not match the client certificate"),
-        ),
-        _ => Ok(Arc::new(certified)),
-    }
+    pair(chain, key).map_err(|error| Error::new(format!("client certificate: {error}")))
 }

@@ -21,6 +21,7 @@ pub(crate) mod sources;
 pub(crate) mod table;
 #[cfg(test)]
 mod tests;
+pub(crate) mod tls;
 
 use std::{
     ffi::OsString,

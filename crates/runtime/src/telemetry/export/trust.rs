@@ -16,16 +16,19 @@ use tokio_rustls::{
     TlsConnector,
     client::TlsStream,
     rustls::{
-        ClientConfig, RootCertStore,
-        crypto::ring,
+        ClientConfig,
         pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
+        sign::SingleCertAndKey,
     },
 };
 use tower::BoxError;
 use tracing::{info, warn};
 
 use super::env::{Env, Signal};
-use crate::telemetry::error::Error;
+use crate::{
+    config::tls::{PairError, Roots, pair, provider},
+    telemetry::error::Error,
+};
 
 /// ALPN name of HTTP/2.
 const HTTP2: &[u8] = b"h2";
@@ -194,28 +197,29 @@ impl Files {
 
     /// Creates the settings from the content of the files.
     fn config(&self, read: &Certificates) -> Result<Arc<ClientConfig>, String> {
-        let mut roots = RootCertStore::empty();
-        let (added, _) = roots.add_parsable_certificates(read.authorities.iter().cloned());
-        match &self.authorities {
-            _ if added > 0 => {}
-            Some(file) => return Err(file.wrong("holds no certificate of an authority")),
-            None => {
-                return Err(
-                    "no certificate authorities are installed: set OTEL_EXPORTER_OTLP_CERTIFICATE"
-                        .to_owned(),
-                );
-            }
-        }
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        let roots = Roots::new(read.authorities.clone());
+        let roots = roots.ok_or_else(|| match &self.authorities {
+            Some(file) => file.wrong("holds no certificate of an authority"),
+            None => "no certificate authorities are installed: set OTEL_EXPORTER_OTLP_CERTIFICATE"
+                .to_owned(),
+        })?;
+        let config = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?
-            .with_root_certificates(roots);
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(roots));
         let mut config = match (&self.identity, &read.identity) {
-            (Some((file, key_file)), Some((certificate, key))) => config
-                .with_client_auth_cert(certificate.clone(), key.clone_key())
-                .map_err(|error| {
-                    file.wrong(format_args!("does not match {:?}: {error}", key_file.path))
-                })?,
+            (Some((file, key_file)), Some((certificate, key))) => {
+                let pair = pair(certificate.clone(), key.clone_key());
+                let pair = pair.map_err(|error| match error {
+                    PairError::KeyType => key_file.wrong(error),
+                    PairError::Mismatch => {
+                        file.wrong(format_args!("does not match {:?}", key_file.path))
+                    }
+                    PairError::Certificate => file.wrong(error),
+                })?;
+                config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair)))
+            }
             _ => config.with_no_client_auth(),
         };
         config.alpn_protocols = vec![HTTP2.to_vec()];
@@ -262,7 +266,12 @@ mod tests {
 
     use std::{fs, path::Path};
 
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+    use tokio::net::TcpListener;
+    use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+
     use super::*;
+    use crate::config::tls::tests::{P521, VERSION_1};
 
     /// Writes a certificate and its key, as `crt` and `key`.
     fn write(folder: &Path) {
@@ -336,6 +345,63 @@ mod tests {
             Arc::ptr_eq(&second, &trust.config().await),
             "a key is no certificate"
         );
+    }
+
+    /// As with Go, the client certificate may be of X.509 version 1, and the collector's certificate may be a trusted one with
+    /// `CA:TRUE`.
+    #[tokio::test]
+    async fn certificates_are_accepted_as_by_go() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut params = CertificateParams::new(["localhost".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let made = params.self_signed(&key).unwrap().der().clone();
+        let authority = ::pem::encode(&::pem::Pem::new("CERTIFICATE", made.to_vec()));
+        let env = |key: &str| {
+            let files = [
+                ("CERTIFICATE", &*authority),
+                ("CLIENT_CERTIFICATE", VERSION_1[0]),
+                ("CLIENT_KEY", key),
+            ];
+            let variables = files.map(|(what, content)| {
+                let path = folder.path().join(what);
+                fs::write(&path, content).unwrap();
+                let name = format!("OTEL_EXPORTER_OTLP_{what}");
+                (name.into(), path.into_os_string())
+            });
+            Env::new(variables)
+        };
+        let error = Trust::new(&env(P521), Signal::Logs).err().unwrap();
+        let error = error.to_string();
+        let key_type = "(environment variable): the type of the key is not supported; ";
+        assert!(
+            error.starts_with("OTEL_EXPORTER_OTLP_CLIENT_KEY = "),
+            "{error}"
+        );
+        assert!(error.contains(key_type), "{error}");
+
+        let trust = Trust::new(&env(VERSION_1[1]), Signal::Logs).unwrap();
+        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+        let mut config = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made], key)
+            .unwrap();
+        config.alpn_protocols = vec![HTTP2.to_vec()];
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let accept = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            TlsAcceptor::from(Arc::new(config)).accept(stream).await
+        };
+        let connect = async {
+            let stream = TcpStream::connect(address).await.unwrap();
+            trust.handshake("localhost", stream).await
+        };
+        let (accepted, connected) = tokio::join!(accept, connect);
+        connected.unwrap();
+        accepted.unwrap();
     }
 
     /// A mount that hangs delays a connection briefly, and blocks one thread. A pipe stands for the mount.

@@ -1,6 +1,12 @@
 //! The certificate for serving metrics. It is read from a directory and reloaded after a rotation, or created for this process.
 
-use crate::{config::app::App, telemetry::log::log_once::OutageLog};
+use crate::{
+    config::{
+        app::App,
+        tls::{PairError, pair, provider},
+    },
+    telemetry::log::log_once::OutageLog,
+};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
@@ -12,11 +18,11 @@ use tokio_rustls::{
     TlsAcceptor,
     rustls::{
         self, ServerConfig,
-        crypto::ring,
         pki_types::{
             CertificateDer, PrivateKeyDer,
             pem::{self, PemObject as _},
         },
+        sign::{CertifiedKey, SingleCertAndKey},
     },
 };
 use tracing::{info, warn};
@@ -45,7 +51,10 @@ pub enum Error {
     Pem(&'static str, PathBuf, &'static str, pem::Error),
     /// Certificate and key do not match, or their type is not supported.
     #[error("{CERTIFICATE} and {KEY} in {0} cannot be used: {1}")]
-    Pair(PathBuf, rustls::Error),
+    Pair(PathBuf, PairError),
+    /// rustls rejects the settings.
+    #[error("TLS: {0}")]
+    Settings(#[from] rustls::Error),
     /// No certificate can be created.
     #[error("cannot create a self-signed certificate: {0}")]
     Make(String),
@@ -202,7 +211,8 @@ impl Pair {
             chain.map_err(|error| Error::Pem(CERTIFICATE, folder.into(), "certificate", error))?;
         let key = PrivateKeyDer::from_pem_slice(&self.1)
             .map_err(|error| Error::Pem(KEY, folder.into(), "private key", error))?;
-        acceptor(chain, key).map_err(|error| Error::Pair(folder.into(), error))
+        let pair = pair(chain, key).map_err(|error| Error::Pair(folder.into(), error))?;
+        Ok(acceptor(pair)?)
     }
 }
 
@@ -211,17 +221,14 @@ fn self_signed(app: &App) -> Result<TlsAcceptor, Box<dyn std::error::Error>> {
     let names = ["localhost".to_owned(), app.name.to_owned()];
     let made = rcgen::generate_simple_self_signed(names)?;
     let key = PrivateKeyDer::try_from(made.signing_key.serialize_der())?;
-    Ok(acceptor(vec![made.cert.der().clone()], key)?)
+    Ok(acceptor(pair(vec![made.cert.der().clone()], key)?)?)
 }
 
-fn acceptor(
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-) -> Result<TlsAcceptor, rustls::Error> {
-    let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+fn acceptor(pair: Arc<CertifiedKey>) -> Result<TlsAcceptor, rustls::Error> {
+    let mut config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
-        .with_single_cert(chain, key)?;
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config).into())
 }
@@ -238,7 +245,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::config::app::tests::APP;
+    use crate::config::{app::tests::APP, tls::tests::P521};
 
     /// Creates a directory with a certificate.
     fn folder() -> tempfile::TempDir {
@@ -252,6 +259,16 @@ mod tests {
             fs::write(folder.path().join(name), text).unwrap();
         }
         folder
+    }
+
+    #[tokio::test]
+    async fn a_key_of_an_unsupported_type_is_explained() {
+        let folder = folder();
+        fs::write(folder.path().join(KEY), P521).unwrap();
+        let tls = Tls::new(&APP, Some(folder.path().into()), PERIOD).await;
+        let error = tls.err().unwrap().to_string();
+        let says = "cannot be used: the type of the key is not supported; ";
+        assert!(error.contains(says), "{error}");
     }
 
     /// A mount that hangs stops no connection. A pipe stands for the mount: its reader blocks until the end of the test.

@@ -1,0 +1,232 @@
+//! Certificates and keys of TLS, for the clients of the API server and of the collector, and for the metrics server.
+//!
+//! Unlike rustls alone, and like Go, they accept:
+//!
+//! - a server certificate that is itself in the CA bundle;
+//! - a CA bundle that contains an invalid certificate;
+//! - certificates of X.509 version 1 that this process presents.
+
+use std::sync::Arc;
+
+use tokio_rustls::rustls::{
+    self, CertificateError, DigitallySignedStruct, InconsistentKeys, OtherError, RootCertStore,
+    SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_name,
+    },
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime},
+    server::ParsedCertificate,
+    sign::CertifiedKey,
+};
+
+/// Fix for an unsupported key or signature, for error messages.
+pub(crate) const SUPPORTED: &str = "supported are RSA of 2048 bits and more, ECDSA with P-256 or P-384 and SHA-256 or SHA-384, and \
+                                    Ed25519: reissue it as one of these";
+
+/// Error of a certificate or key.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(String);
+
+impl Error {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+pub(crate) fn provider() -> Arc<CryptoProvider> {
+    Arc::new(ring::default_provider())
+}
+
+/// Certificate authorities, as the verifier of a server.
+#[derive(Debug)]
+pub(crate) struct Roots {
+    all: Vec<CertificateDer<'static>>,
+    /// Number of certificates that cannot be read.
+    pub unreadable: usize,
+    verifier: Arc<WebPkiServerVerifier>,
+}
+
+impl Roots {
+    /// Skips certificates that cannot be read, as Go does. Returns `None` if none can be read.
+    pub fn new(all: Vec<CertificateDer<'static>>) -> Option<Self> {
+        let mut store = RootCertStore::empty();
+        let (_, unreadable) = store.add_parsable_certificates(all.iter().cloned());
+        let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider());
+        let verifier = verifier.build().ok()?;
+        Some(Self {
+            all,
+            unreadable,
+            verifier,
+        })
+    }
+}
+
+impl ServerCertVerifier for Roots {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self.verifier.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        );
+        verified.or_else(|error| {
+            // Go accepts a trusted certificate without a chain, so a CA may serve with its own certificate. Its validity period
+            // has been checked at this point, its name has not.
+            if is_ca_as_end_entity(&error) && self.all.contains(end_entity) {
+                verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
+                return Ok(ServerCertVerified::assertion());
+            }
+            Err(explained(error))
+        })
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let verified = self.verifier.verify_tls12_signature(message, cert, dss);
+        verified.map_err(explained)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let verified = self.verifier.verify_tls13_signature(message, cert, dss);
+        verified.map_err(explained)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+}
+
+fn is_ca_as_end_entity(error: &rustls::Error) -> bool {
+    let rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(error))) = error
+    else {
+        return false;
+    };
+    matches!(error.downcast_ref(), Some(webpki::Error::CaUsedAsEndEntity))
+}
+
+/// Replaces errors that rustls would print as bytes by a readable message.
+fn explained(error: rustls::Error) -> rustls::Error {
+    use CertificateError as E;
+    let rustls::Error::InvalidCertificate(cause) = &error else {
+        return error;
+    };
+    let text = match cause {
+        E::UnsupportedSignatureAlgorithmContext { .. }
+        | E::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
+            format!("it or one of its issuers has an unsupported signature algorithm; {SUPPORTED}")
+        }
+        E::UnknownIssuer => "it was not issued by a configured certificate authority".to_owned(),
+        _ if is_ca_as_end_entity(&error) => {
+            "it is a CA certificate that is not in the CA bundle".to_owned()
+        }
+        _ => return error,
+    };
+    E::Other(OtherError(Arc::new(Error(text)))).into()
+}
+
+/// Certificate and key cannot be used together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PairError {
+    /// The key has an unsupported type or length.
+    #[error("the type of the key is not supported; {SUPPORTED}")]
+    KeyType,
+    /// The key belongs to another certificate.
+    #[error("the key does not match the certificate")]
+    Mismatch,
+    /// The certificate is not valid DER.
+    #[error("the certificate cannot be read")]
+    Certificate,
+}
+
+/// Joins a certificate chain and its key. Accepts X.509 version 1, which rustls does not, because only the peer judges the
+/// certificate.
+pub(crate) fn pair(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<Arc<CertifiedKey>, PairError> {
+    let key = provider().key_provider.load_private_key(key);
+    let certified = CertifiedKey::new(chain, key.map_err(|_| PairError::KeyType)?);
+    match certified.keys_match() {
+        Err(rustls::Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => {
+            Err(PairError::Mismatch)
+        }
+        Err(rustls::Error::InvalidCertificate(CertificateError::BadEncoding)) => {
+            Err(PairError::Certificate)
+        }
+        _ => Ok(Arc::new(certified)),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+
+    use super::*;
+
+    /// A certificate of X.509 version 1 and its key, which rcgen does not make.
+    pub const VERSION_1: [&str; 2] = [
+        "-----BEGIN CERTIFICATE-----\n\
+         MIIBHTCBxQIUOWEhHNSj9ba6uCLaelJSvG+qYwkwCgYIKoZIzj0EAwIwETEPMA0G\n\
+         A1UEAwwGY2xpZW50MCAXDTI2MTEyNzIzMjExNVoYDzIxMjYxMTAzMjMyMTE1WjAR\n\
+         MQ8wDQYDVQQDDAZjbGllbnQwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAATPhyO3\n\
+         uB1un0Q+u5gF4x4zha8ncid8d/i9H1QzJW9Hku5K9o8WAnnXXc8WHG5XPFL1zwMb\n\
+         1xu4pyHJ+BmsKBHRMAoGCCqGSM49BAMCA0cAMEQCIDWNnTBxG9jGLJEeotMIsyu5\n\
+         ffliIFa36euOAxcOhCE2AiAw5ooaF41Gu1JSiH76LvYYQ54yEjnWSo2GwsBThtN0\n\
+         9g==\n\
+         -----END CERTIFICATE-----\n",
+        "-----BEGIN PRIVATE KEY-----\n\
+         MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgZyQoQSB7FUvnzF9i\n\
+         pyNFfj+pnRfCTE/K7957E8tvQzmhRANCAATPhyO3uB1un0Q+u5gF4x4zha8ncid8\n\
+         d/i9H1QzJW9Hku5K9o8WAnnXXc8WHG5XPFL1zwMb1xu4pyHJ+BmsKBHR\n\
+         -----END PRIVATE KEY-----\n",
+    ];
+
+    /// A key that ring does not support.
+    pub const P521: &str = "-----BEGIN PRIVATE KEY-----\n\
+         MIHuAgEAMBAGByqGSM49AgEGBSuBBAAjBIHWMIHTAgEBBEIBsaWcp8CopGlLqMQA\n\
+         OUSRRV2eeyNBpzlV0+04+SMoVNstQFjJfG2wrKmGv5Rh+YhdyNuuk6VqLmkaau9B\n\
+         SgJ8yNyhgYkDgYYABAB1h2NRc0LBCOZFpMbG3MvMorsJR3EHz/Swt0AVPPPNIE9z\n\
+         A7TfAHTimr+0yMF6KigPc5GD677pgf6eLXIfK/IaHQBokG2Me5XRpdwv9ksX6P5B\n\
+         JCf6RcW1P4q0aME0YFDq4fCSH8nCwD/10J0uw8ygoOfkMe5wf4c/FLvVaI23UHTb\n\
+         Iw==\n\
+         -----END PRIVATE KEY-----\n";
+
+    #[test]
+    fn a_pair_that_cannot_be_used_is_explained() {
+        let version_1 = CertificateDer::from_pem_slice(VERSION_1[0].as_bytes()).unwrap();
+        let key = |pem: &str| PrivateKeyDer::from_pem_slice(pem.as_bytes()).unwrap();
+        let of = |certificate: CertificateDer<'static>, key| pair(vec![certificate], key).err();
+        assert_eq!(of(version_1.clone(), key(VERSION_1[1])), None);
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let other = made.cert.der().clone();
+        let mismatch = of(other, key(VERSION_1[1]));
+        assert_eq!(mismatch, Some(PairError::Mismatch));
+        let nonsense = of(vec![0].into(), key(VERSION_1[1]));
+        assert_eq!(nonsense, Some(PairError::Certificate));
+        let unsupported = of(version_1, key(P521)).unwrap();
+        assert!(unsupported.to_string().contains("P-256"), "{unsupported}");
+    }
+}
