@@ -5,6 +5,7 @@ mod surroundings;
 
 use std::{
     collections::BTreeSet,
+    fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
     sync::LazyLock,
@@ -625,7 +626,7 @@ async fn a_replica_that_asks_for_a_token_is_not_asked_from_elsewhere() {
     );
 }
 
-/// An API server that is down, silent or sends an endless response is reported within half a minute. Checks that do not need it
+/// An API server that is down, silent, untrusted or sends an endless response is reported within half a minute. Checks that do not need it
 /// still run.
 #[tokio::test]
 async fn no_cluster_is_told_in_time() {
@@ -666,6 +667,23 @@ async fn no_cluster_is_told_in_time() {
     said.is_but_for(1, &lines);
     lines.pop();
     sending.await.unwrap();
+
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let other = folder.path().join("ca.crt");
+    let pem = pem::encode(&pem::Pem::new("CERTIFICATE", made.cert.der().to_vec()));
+    fs::write(&other, pem).unwrap();
+    let kubeconfig = fs::read(CLUSTER.kubeconfig()).unwrap();
+    let mut kubeconfig: Value = serde_json::from_slice(&kubeconfig).unwrap();
+    kubeconfig["clusters"][0]["cluster"]["certificate-authority"] = json!(other);
+    let path = folder.path().join("kubeconfig");
+    fs::write(&path, kubeconfig.to_string()).unwrap();
+    let said = doctor(&path, &[]).await;
+    let untrusted = "error API server: SERVER: client error (Connect): invalid peer certificate: it was not issued by a configured \
+                     certificate authority; check its certificate, and the CA bundle and tls-server-name in the kubeconfig";
+    lines.push(untrusted);
+    said.is_but_for(1, &lines);
+    lines.pop();
 
     CLUSTER.freeze_apiserver().await;
     let begun = Instant::now();

@@ -23,22 +23,26 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime, pem::PemObject as _},
     sign::CertifiedKey,
 };
+use tower::{BoxError, util::MapErr};
 use tracing::warn;
 
 use crate::{
-    config::tls::{Error, Roots, pair, provider},
+    config::tls::{Error, Roots, pair, provider, readable},
     telemetry::log::log_once::OutageLog,
 };
 
 /// Reload interval of certificate files.
 const PERIOD: Duration = Duration::from_mins(1);
 
+/// Connector with errors that name the usual cause.
+type Connector<C> = MapErr<HttpsConnector<C>, fn(BoxError) -> BoxError>;
+
 /// Wraps a connector in TLS.
 pub(super) fn connector<C>(
     kube: &KubeConfig,
     identity: &Arc<Identity>,
     tcp: C,
-) -> Result<HttpsConnector<C>, Error> {
+) -> Result<Connector<C>, Error> {
     let mut tls = if kube.accept_invalid_certs {
         let mut kube = kube.clone();
         kube.auth_info = AuthInfo::default();
@@ -71,7 +75,8 @@ pub(super) fn connector<C>(
         let name = ServerName::try_from(name.clone()).map_err(|_| invalid())?;
         builder = builder.with_server_name_resolver(FixedServerNameResolver::new(name));
     }
-    Ok(builder.enable_http1().wrap_connector(tcp))
+    let connector = builder.enable_http1().wrap_connector(tcp);
+    Ok(MapErr::new(connector, readable))
 }
 
 /// Returns the certificates of a PEM file. Ignores its other sections.

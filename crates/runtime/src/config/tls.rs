@@ -6,11 +6,11 @@
 //! - a CA bundle that contains an invalid certificate;
 //! - certificates of X.509 version 1 that this process presents.
 
-use std::sync::Arc;
+use std::{error::Error as StdError, io, sync::Arc};
 
 use tokio_rustls::rustls::{
-    self, CertificateError, DigitallySignedStruct, InconsistentKeys, OtherError, RootCertStore,
-    SignatureScheme,
+    self, AlertDescription, CertificateError, DigitallySignedStruct, InconsistentKeys, OtherError,
+    RootCertStore, SignatureScheme,
     client::{
         WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -21,6 +21,7 @@ use tokio_rustls::rustls::{
     server::ParsedCertificate,
     sign::CertifiedKey,
 };
+use tower::BoxError;
 
 /// Fix for an unsupported key or signature, for error messages.
 pub(crate) const SUPPORTED: &str = "supported are RSA of 2048 bits and more, ECDSA with P-256 or P-384 and SHA-256 or SHA-384, and \
@@ -136,6 +137,10 @@ fn explained(error: rustls::Error) -> rustls::Error {
         | E::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
             format!("it or one of its issuers has an unsupported signature algorithm; {SUPPORTED}")
         }
+        // ring reports a key that is too short as an invalid signature.
+        E::BadSignature => format!(
+            "its signature or that of one of its issuers is invalid, or made with an RSA key of fewer than 2048 bits; {SUPPORTED}"
+        ),
         E::UnknownIssuer => "it was not issued by a configured certificate authority".to_owned(),
         _ if is_ca_as_end_entity(&error) => {
             "it is a CA certificate that is not in the CA bundle".to_owned()
@@ -143,6 +148,40 @@ fn explained(error: rustls::Error) -> rustls::Error {
         _ => return error,
     };
     E::Other(OtherError(Arc::new(Error(text)))).into()
+}
+
+/// Returns a readable error of a handshake. Adds the usual cause to the alert of a server whose key has an unsupported type:
+/// such a server sends no certificate.
+pub(crate) fn readable(error: BoxError) -> BoxError {
+    let text = match innermost(&*error).downcast_ref() {
+        Some(rustls::Error::AlertReceived(AlertDescription::HandshakeFailure)) => {
+            format!("{error}: the type of the server's key may not be supported; {SUPPORTED}")
+        }
+        Some(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(cause)))) => {
+            format!("invalid peer certificate: {cause}")
+        }
+        _ => return error,
+    };
+    Error::new(text).into()
+}
+
+/// Whether TLS failed: the server responds.
+pub(crate) fn is_failure(error: &(dyn StdError + 'static)) -> bool {
+    let cause = innermost(error);
+    cause.is::<Error>() || cause.is::<rustls::Error>()
+}
+
+/// Returns the innermost cause. Unlike `source`, it enters an [`io::Error`] that wraps another error.
+fn innermost<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
+    let mut cause = error;
+    loop {
+        let wrapped = cause.downcast_ref().and_then(io::Error::get_ref);
+        let inner = wrapped.map(|inner| inner as &(dyn StdError + 'static));
+        match inner.or_else(|| cause.source()) {
+            Some(inner) => cause = inner,
+            None => return cause,
+        }
+    }
 }
 
 /// Certificate and key cannot be used together.
@@ -213,6 +252,26 @@ pub(crate) mod tests {
          JCf6RcW1P4q0aME0YFDq4fCSH8nCwD/10J0uw8ygoOfkMe5wf4c/FLvVaI23UHTb\n\
          Iw==\n\
          -----END PRIVATE KEY-----\n";
+
+    #[test]
+    fn errors_of_a_handshake_are_readable() {
+        let read = |error: rustls::Error| {
+            let error = io::Error::other(io::Error::new(io::ErrorKind::InvalidData, error));
+            assert!(is_failure(&error));
+            readable(error.into()).to_string()
+        };
+        let alert = read(rustls::Error::AlertReceived(
+            AlertDescription::HandshakeFailure,
+        ));
+        assert!(alert.ends_with(SUPPORTED), "{alert}");
+        let short = read(explained(CertificateError::BadSignature.into()));
+        assert!(short.ends_with(SUPPORTED), "{short}");
+        let other = read(rustls::Error::AlertReceived(
+            AlertDescription::InternalError,
+        ));
+        assert_eq!(other, "received fatal alert: InternalError");
+        assert!(!is_failure(&io::Error::other("no answer")));
+    }
 
     #[test]
     fn a_pair_that_cannot_be_used_is_explained() {

@@ -10,7 +10,14 @@ use super::{
     subject::Doctor,
     verdict::{Verdict, error, ok, skipped, warning, why},
 };
-use crate::api::failure::brief;
+use crate::{
+    api::failure::brief,
+    config::tls::{SUPPORTED, is_failure},
+};
+
+/// Remedy if there is no response.
+pub const REACHABLE: &str =
+    "check that it runs, and that the address is right (--kubeconfig, --master)";
 
 /// Oldest Kubernetes version 1.x that all tests run on. [`NEWEST`] is the newest.
 const OLDEST: u32 = 33;
@@ -42,11 +49,22 @@ pub async fn ask(doctor: &Doctor) -> Result<Answer, String> {
     let request = Request::get("/version").body(Body::empty());
     let request = request.map_err(|error| error.to_string())?;
     let answer = doctor.client.send(request).await;
-    let answer = answer.map_err(|error| why(&error))?;
+    let answer = answer.map_err(|error| {
+        let why = why(&error);
+        if why.ends_with(SUPPORTED) {
+            why
+        } else if is_failure(&error) {
+            format!(
+                "{why}; check its certificate, and the CA bundle and tls-server-name in the kubeconfig"
+            )
+        } else {
+            format!("{why}; {REACHABLE}")
+        }
+    })?;
     let answered = doctor.host.now();
     let (parts, body) = answer.into_parts();
     let body = Limited::new(body, LARGEST).collect().await;
-    let body = body.map_err(|error| brief(&error.to_string()))?;
+    let body = body.map_err(|error| format!("{}; {REACHABLE}", brief(&error.to_string())))?;
     let date = parts.headers.get(DATE).and_then(|date| date.to_str().ok());
     let date = date.and_then(|date| rfc2822::parse(date).ok());
     Ok(Answer {
@@ -64,9 +82,7 @@ pub fn version(address: &Uri, answer: &Result<Answer, String>) -> Verdict {
     let answer = match answer {
         Ok(answer) => answer,
         Err(why) => {
-            return error(format!(
-                "{address}: {why}; check that it runs, and that the address is right (--kubeconfig, --master)"
-            ));
+            return error(format!("{address}: {why}"));
         }
     };
     if !answer.status.is_success() {

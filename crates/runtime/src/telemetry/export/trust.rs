@@ -26,7 +26,7 @@ use tracing::{info, warn};
 
 use super::env::{Env, Signal};
 use crate::{
-    config::tls::{PairError, Roots, pair, provider},
+    config::tls::{PairError, Roots, pair, provider, readable},
     telemetry::error::Error,
 };
 
@@ -124,7 +124,8 @@ impl Trust {
         let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
         let stream = TlsConnector::from(self.config().await)
             .connect(name, stream)
-            .await?;
+            .await
+            .map_err(|error| readable(error.into()))?;
         if stream.get_ref().1.alpn_protocol() == Some(HTTP2) {
             Ok(stream)
         } else {
