@@ -1,8 +1,9 @@
-//! A resource type for tests. The reconciler creates the Child that each Parent names.
+//! A resource type for tests, whose reconciler creates the Child that each Parent names; and an address without responses.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
     hash::{Hash as _, Hasher},
+    net::{SocketAddr, TcpStream},
     sync::Arc,
     time::Duration,
 };
@@ -10,6 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use socket2::{Domain, Socket, Type};
 
 use crate::{
     api::{
@@ -258,4 +260,16 @@ pub fn logged(level: tracing::Level) -> (Arc<Mutex<Vec<u8>>>, tracing::subscribe
         .with_writer(move || writer.clone())
         .finish();
     (lines, tracing::subscriber::set_default(subscriber))
+}
+
+/// Returns an address at this port that drops each packet, and its sockets.
+pub(crate) fn silent(port: u16) -> (SocketAddr, (Socket, Vec<TcpStream>)) {
+    // With a full backlog, the kernel drops further connections.
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 2], port));
+    socket.bind(&address.into()).unwrap();
+    socket.listen(0).unwrap();
+    let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(100));
+    let backlog = std::iter::from_fn(|| connect().ok()).collect();
+    (address, (socket, backlog))
 }

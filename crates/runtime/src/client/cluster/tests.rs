@@ -9,7 +9,6 @@ mod delivery;
 
 use std::{
     convert::Infallible,
-    net::SocketAddr,
     sync::atomic::{AtomicU64, Ordering::SeqCst},
     time::Instant,
 };
@@ -17,7 +16,6 @@ use std::{
 use http_body_util::BodyExt as _;
 #[cfg(target_os = "linux")]
 use socket2::SockRef;
-use socket2::{Domain, Socket, Type};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -29,6 +27,7 @@ use super::*;
 use crate::{
     client::fence::{is_refused, term::Term},
     config::{app::tests::APP, clock::Clock},
+    testing::fixtures::silent,
 };
 
 /// Many times the kernel's limit, and less than its default.
@@ -170,15 +169,7 @@ async fn a_connection_that_nobody_uses_is_closed() {
 async fn a_name_of_which_one_address_is_silent_is_connected_to() {
     let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = server.local_addr().unwrap();
-    // With a full backlog, the kernel drops further connections.
-    let silent = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    silent
-        .bind(&SocketAddr::from(([127, 0, 0, 2], address.port())).into())
-        .unwrap();
-    silent.listen(0).unwrap();
-    let silent = silent.local_addr().unwrap().as_socket().unwrap();
-    let connect = || std::net::TcpStream::connect_timeout(&silent, Duration::from_millis(100));
-    let _backlog: Vec<_> = std::iter::from_fn(|| connect().ok()).collect();
+    let (silent, _backlog) = silent(address.port());
 
     let shipped = Config::shipped(&APP).leader_election;
     let long = LeaderElection {

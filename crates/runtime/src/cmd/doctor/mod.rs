@@ -132,7 +132,8 @@ pub async fn examine<R: Reconciler>(
     };
 
     let answer = timeout(LIMIT, server::ask(&doctor)).await;
-    let answer = answer.unwrap_or_else(|_| Err(format!("no answer in {LIMIT:?}; {}", server::REACHABLE)));
+    let answer =
+        answer.unwrap_or_else(|_| Err(format!("no answer in {LIMIT:?}; {}", server::REACHABLE)));
     let mut checks = match object {
         Some(key) => doctor.checks_of(key, is_watched),
         None => doctor.checks(&crds, &namespaces),

@@ -108,8 +108,22 @@ impl Connection {
         &self,
     ) -> impl Service<Uri, Response = TokioIo<Watched>, Error = BoxError, Future: Send> + Send + 'static
     {
-        let mut tcp = HttpConnector::new();
+        self.connector_by(HttpConnector::new())
+    }
+
+    /// Like [`connector`](Self::connector), with another name resolver.
+    fn connector_by<R>(
+        &self,
+        mut tcp: HttpConnector<R>,
+    ) -> impl Service<Uri, Response = TokioIo<Watched>, Error = BoxError, Future: Send> + Send + 'static
+    where
+        R: Clone + Send + Sync + 'static,
+        HttpConnector<R>:
+            Service<Uri, Response = TokioIo<TcpStream>, Error: Into<BoxError>, Future: Send>,
+    {
         tcp.enforce_http(false);
+        // hyper divides this time among the addresses of a name. The rest is for DNS and TLS.
+        tcp.set_connect_timeout(Some(CONNECT_TIMEOUT / 5 * 4));
         tcp.set_nodelay(true);
         tcp.set_keepalive(Some(KEEPALIVE));
         tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
@@ -133,12 +147,12 @@ impl Connection {
 }
 
 async fn connect(
-    mut tcp: HttpConnector,
+    mut tcp: impl Service<Uri, Response = TokioIo<TcpStream>, Error: Into<BoxError>>,
     address: Uri,
     trust: Option<Arc<Trust>>,
 ) -> Result<Box<dyn Io>, BoxError> {
     let host = address.host().unwrap_or_default().to_owned();
-    let stream: TcpStream = tcp.call(address).await?.into_inner();
+    let stream = tcp.call(address).await.map_err(Into::into)?.into_inner();
     Ok(match trust {
         None => Box::new(stream),
         Some(trust) => Box::new(trust.handshake(&host, stream).await?),
@@ -189,5 +203,34 @@ impl AsyncWrite for Watched {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::convert::Infallible;
+
+    use tokio::net::TcpListener;
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::testing::fixtures::silent;
+
+    /// A name has two addresses, and the first one drops each packet. The second one is connected to.
+    #[tokio::test(start_paused = true)]
+    async fn a_name_of_which_one_address_is_silent_is_connected_to() {
+        let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = server.local_addr().unwrap();
+        let (silent, _backlog) = silent(address.port());
+        let resolve =
+            service_fn(move |_| async move { Ok::<_, Infallible>([silent, address].into_iter()) });
+        let url = format!("http://two:{}", address.port());
+        let connection = Connection::new(url, None, Duration::from_secs(10)).unwrap();
+        let connector = connection.connector_by(HttpConnector::new_with_resolver(resolve));
+        let connected = connector.oneshot(Uri::from_static("http://collector"));
+        let accepted = async { server.accept().await.map_err(BoxError::from) };
+        tokio::try_join!(accepted, connected).map(drop).unwrap();
     }
 }
