@@ -163,7 +163,7 @@ async fn installed() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::const_new(());
     let alone = ALONE.lock().await;
     // A failed test leaves its webhooks.
-    kubectl("delete validatingwebhookconfiguration checked --ignore-not-found").await;
+    kubectl("delete validatingwebhookconfiguration/checked mutatingwebhookconfiguration/changing --ignore-not-found").await;
     fencing::install(&CLUSTER).await;
     CLUSTER.release_lease("foo-system", "foo-controller").await;
     alone

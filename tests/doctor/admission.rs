@@ -25,10 +25,14 @@ fn webhook(name: &str, policy: &str, seconds: u32, resources: &[&str], differs: 
 }
 
 async fn configure(webhooks: &[Value]) {
+    configure_as("ValidatingWebhookConfiguration", "checked", webhooks).await;
+}
+
+async fn configure_as(kind: &str, name: &str, webhooks: &[Value]) {
     apply(&json!({
         "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingWebhookConfiguration",
-        "metadata": { "name": "checked" },
+        "kind": kind,
+        "metadata": { "name": name },
         "webhooks": webhooks,
     }))
     .await;
@@ -134,7 +138,7 @@ async fn judged() -> MutexGuard<'static, ()> {
 
 /// Deletes the webhooks and the Foo.
 async fn clean_up() {
-    kubectl("delete validatingwebhookconfiguration checked --ignore-not-found").await;
+    kubectl("delete validatingwebhookconfiguration/checked mutatingwebhookconfiguration/changing --ignore-not-found").await;
     kubectl("delete foo f -n judged --ignore-not-found").await;
 }
 
@@ -407,6 +411,57 @@ async fn webhooks_in_the_way_are_named() {
             "{found}"
         );
     }
+    clean_up().await;
+}
+
+/// A write waits for all mutating webhooks, one after another, and for the slowest validating one.
+#[tokio::test]
+async fn webhooks_of_one_write_add_up() {
+    let _alone = judged().await;
+    let leases = &["coordination.k8s.io/v1/leases"][..];
+    let deployments = &["apps/v1/deployments"][..];
+    let webhook =
+        |name: &str, seconds: u32, of: &[&str]| webhook(name, "Ignore", seconds, of, &Value::Null);
+    configure(&[
+        webhook("a", 3, leases),
+        webhook("b", 2, leases),
+        webhook("c", 8, deployments),
+        webhook("d", 10, &["events.k8s.io/v1/events"]),
+    ])
+    .await;
+    let found = async |seconds| {
+        let all = [
+            webhook("l", seconds, leases),
+            webhook("w", seconds + 1, deployments),
+            webhook("e", 9, &["events.k8s.io/v1/events"]),
+        ];
+        configure_as("MutatingWebhookConfiguration", "changing", &all).await;
+        let said = doctor(CLUSTER.kubeconfig(), &["--namespace=judged"]).await;
+        ["webhooks on the Lease", "webhooks on writes"].map(|check| line(&said, check))
+    };
+    for line in found(1).await {
+        assert!(
+            line.starts_with("ok ") && line.contains(": matched by "),
+            "{line}"
+        );
+    }
+    let validating = "of ValidatingWebhookConfiguration checked";
+    let mutating = "of MutatingWebhookConfiguration changing";
+    let expected = [
+        format!(
+            "warning webhooks on the Lease: webhook l.example.com {mutating} (Ignore, 2s), webhook a.example.com {validating} \
+             (Ignore, 3s) may take 5s one after another for a write to leases, and a renewal times out after 5s: while they do \
+             not respond, no replica can lead: exclude the namespace in each namespaceSelector, by matchExpressions: [{{key: \
+             kubernetes.io/metadata.name, operator: NotIn, values: [foo-system]}}]"
+        ),
+        format!(
+            "warning webhooks on writes: webhook w.example.com {mutating} (Ignore, 3s), webhook c.example.com {validating} \
+             (Ignore, 8s) may take 11s one after another for writes to deployments in judged, and each write times out after \
+             10.5s: while they do not respond, nothing is written there, whatever their failurePolicy: set shorter \
+             timeoutSeconds, or a longer lease_duration and renew_deadline"
+        ),
+    ];
+    assert_eq!(found(2).await, expected);
     clean_up().await;
 }
 

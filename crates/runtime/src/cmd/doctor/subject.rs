@@ -49,6 +49,8 @@ pub struct Hook {
     /// The names of the webhook and of its configuration.
     pub(super) id: String,
     pub(super) spec: Value,
+    /// The API server calls mutating webhooks one after another, and then the validating ones at the same time.
+    pub(super) is_mutating: bool,
     /// Why the webhook cannot be called, if known.
     pub(super) down: Option<String>,
 }

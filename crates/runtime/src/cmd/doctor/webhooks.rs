@@ -1,7 +1,10 @@
 //! Admission webhooks and policies for the controller's writes: unavailable webhooks, slow webhooks, and webhooks that can
 //! stop the renewal of the Lease.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use futures::stream::{StreamExt as _, iter};
 use k8s_openapi::api::{
@@ -67,7 +70,11 @@ async fn hooks(doctor: &Doctor) -> Result<&[Hook], Verdict> {
     let read = doctor.hooks.get_or_init(async || {
         let client = &doctor.client;
         let mut hooks = of_kind::<ValidatingWebhookConfiguration>(client).await?;
-        hooks.extend(of_kind::<MutatingWebhookConfiguration>(client).await?);
+        let mutating = of_kind::<MutatingWebhookConfiguration>(client).await?;
+        hooks.extend(mutating.into_iter().map(|hook| Hook {
+            is_mutating: true,
+            ..hook
+        }));
         Ok(hooks)
     });
     read.await.as_deref().map_err(Clone::clone)
@@ -81,6 +88,7 @@ async fn of_kind<K: Resource<DynamicType = ()>>(client: &Client) -> Result<Vec<H
         items(&configuration.data["webhooks"]).map(move |spec| Hook {
             id: format!("webhook {} of {} {name}", text(&spec["name"]), K::kind(&())),
             spec: spec.clone(),
+            is_mutating: false,
             down: None,
         })
     });
@@ -171,6 +179,12 @@ async fn lease_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
     };
     let writes = lease_writes(doctor, namespace, name).await?;
     let renewal = doctor.config.leader_election.call_timeout();
+    let exclude = |text: &str, selector: &str| {
+        format!(
+            "{text}: exclude the namespace in {selector}, by matchExpressions: [{{key: {NAME_LABEL}, operator: NotIn, values: \
+             [{namespace}]}}]"
+        )
+    };
     let mut found = Vec::new();
     let mut well = Vec::new();
     for hook in hooks {
@@ -179,15 +193,16 @@ async fn lease_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
             continue;
         };
         match on_renewals(hook, &judged, renewal) {
-            Some((grade, text)) => found.push((
-                grade,
-                format!(
-                    "{text}: exclude the namespace in its namespaceSelector, by matchExpressions: [{{key: {NAME_LABEL}, operator: \
-                     NotIn, values: [{namespace}]}}]"
-                ),
-            )),
+            Some((grade, text)) => found.push((grade, exclude(&text, "its namespaceSelector"))),
             None => well.push(hook.described()),
         }
+    }
+    for (take, judged) in together(hooks, &writes, &[at], renewal) {
+        let text = format!(
+            "{take} for a write to {}, and a renewal times out after {renewal:?}: while they do not respond, no replica can lead",
+            judged.resources()
+        );
+        found.push(warning(exclude(&text, "each namespaceSelector")));
     }
     Ok(worst(found, || match well.len() {
         0 => ok("no webhook matches"),
@@ -276,6 +291,15 @@ async fn write_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
             None => well.push(hook.described()),
         }
     }
+    for (take, judged) in together(hooks, &writes, &served, limit) {
+        found.push(warning(format!(
+            "{take} for writes to {} in {}, and each write times out after {limit:?}: while they do not respond, nothing is \
+             written there, whatever their failurePolicy: set shorter timeoutSeconds, or a longer lease_duration and \
+             renew_deadline",
+            judged.resources(),
+            few(&judged.namespaces)
+        )));
+    }
     Ok(worst(found, || match well.len() {
         0 => ok("no webhook matches"),
         _ => ok(format!("matched by {}", few(&well))),
@@ -313,6 +337,38 @@ fn in_the_way(hook: &Hook, judged: &Judged, is_broad: bool, limit: Duration) -> 
     }
 }
 
+/// Returns the webhooks that exceed the time limit of a write together, but not alone: all mutating ones, and the slowest
+/// validating one. Events are not work.
+fn together<'a>(
+    hooks: &[Hook],
+    writes: &[Write],
+    served: &[&'a Namespace],
+    limit: Duration,
+) -> Vec<(String, Judged<'a>)> {
+    let mut found = BTreeMap::<String, Judged>::new();
+    for namespace in served {
+        for write in writes.iter().filter(|write| write.plural != "events") {
+            let matched = |hook: &&Hook| matching::webhook(&hook.spec, write, &namespace.labels);
+            let called = hooks.iter().filter(|hook| matched(hook) > Judges::No);
+            let (mut waited, validating): (Vec<_>, Vec<_>) =
+                called.partition(|hook| hook.is_mutating);
+            waited.extend(validating.into_iter().max_by_key(|hook| hook.timeout()));
+            let all: Duration = waited.iter().map(|hook| hook.timeout()).sum();
+            if all < limit || waited.iter().any(|hook| hook.timeout() >= limit) {
+                continue;
+            }
+            let names = few(waited.iter().map(|hook| hook.described()));
+            let take = format!("{names} may take {all:?} one after another");
+            let judged = found.entry(take).or_insert_with(Judged::none);
+            judged.resources.insert(write.resource());
+            if judged.namespaces.last() != Some(&&*namespace.name) {
+                judged.namespaces.push(&namespace.name);
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
 /// The writes that a webhook or a policy matches.
 struct Judged<'a> {
     judges: Judges,
@@ -323,6 +379,15 @@ struct Judged<'a> {
 }
 
 impl Judged<'_> {
+    fn none() -> Self {
+        Self {
+            judges: Judges::No,
+            resources: BTreeSet::new(),
+            namespaces: Vec::new(),
+            is_work: false,
+        }
+    }
+
     fn resources(&self) -> String {
         let all: Vec<_> = self.resources.iter().map(|it| &**it).collect();
         all.join(", ")
@@ -334,12 +399,7 @@ fn judged<'a>(
     served: &[&'a Namespace],
     judges: impl Fn(&Write, &Labels) -> Judges,
 ) -> Option<Judged<'a>> {
-    let mut all = Judged {
-        judges: Judges::No,
-        resources: BTreeSet::new(),
-        namespaces: Vec::new(),
-        is_work: false,
-    };
+    let mut all = Judged::none();
     for namespace in served {
         let mut is_judged = false;
         for write in writes {
