@@ -135,7 +135,7 @@ fn nowhere(policies: &[DynamicObject], bindings: &[DynamicObject]) -> Verdict {
     });
     match bound.next() {
         None => skipped("not installed; deploy/components/fencing has it"),
-        Some(name) => warning(format!(
+        Some(name) => error(format!(
             "leader_election.enabled is false, and {name} rejects the writes of its service account unless the fencing \
              record names the replica: set leader_election.lease_namespace, enable the election, or remove \
              deploy/components/fencing"
@@ -432,7 +432,7 @@ mod tests {
         assert!(judged.1.starts_with(&two), "{judged:?}");
         // Each policy may be ours if there is neither an election nor a namespace.
         let (grade, text) = nowhere(&all, &[bound(&ours, "n")]);
-        assert_eq!(grade, Grade::Warning, "{text}");
+        assert_eq!(grade, Grade::Error, "{text}");
         assert!(text.contains(&format!("{ours} rejects")), "{text}");
         assert_eq!(nowhere(&all, &[]).0, Grade::Skipped);
         // Ours is not bound.
