@@ -20,7 +20,12 @@ use kube::{Client, client::Body};
 use operator_runtime::{Config, Host, client::Cluster as Way, election::Clock};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tokio::{process::Command, time::timeout};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional},
+    net::{TcpListener, TcpStream},
+    process::Command,
+    time::timeout,
+};
 
 use crate::foos::audited_alone;
 
@@ -92,6 +97,10 @@ struct Here {
     folder: PathBuf,
     certificates: PathBuf,
     port: u16,
+    /// Port of a proxy to the API server.
+    proxy: u16,
+    /// Token of a service account, as a provider of OIDC would issue it.
+    jwt: String,
 }
 
 impl Here {
@@ -255,7 +264,11 @@ const ROWS: &[Row] = &[
     neither("`insecure-skip-tls-verify` and a CA", "remove one of them", Changed(|_, config| cluster(config)["insecure-skip-tls-verify"] = true.into())),
     both("`disable-compression`", Changed(|_, config| cluster(config)["disable-compression"] = true.into())),
     // A proxy may forward a write after the end of its term.
-    neither("`proxy-url`", "proxies are not supported", Changed(|_, config| cluster(config)["proxy-url"] = "http://127.0.0.1:1".into())),
+    kubectl_alone("`proxy-url`", "proxies are not supported", Changed(|here, config| {
+        // Only the proxy leads to the API server.
+        cluster(config)["server"] = "https://127.0.0.1:1".into();
+        cluster(config)["proxy-url"] = format!("http://127.0.0.1:{}", here.proxy).into();
+    })),
     // The user.
     both("`token` and `tokenFile`: the file counts", Changed(|here, config| {
         here.write("token", format!("{}\n", token(config).as_str().unwrap()));
@@ -263,7 +276,13 @@ const ROWS: &[Row] = &[
     })),
     both("`token` and a `tokenFile` that does not exist", Changed(|_, config| user(config)["tokenFile"] = "missing".into())),
     controller_alone("`token`, and `username` and `password`: the API server has no passwords", Changed(|_, config| user(config)["username"] = "a".into())),
-    neither("`auth-provider`", "use an exec plugin", Changed(|_, config| *user(config) = json!({ "auth-provider": { "name": "gcp" } }))),
+    kubectl_alone("`auth-provider: oidc`", "use an exec plugin", Changed(|here, config| {
+        let settings = json!({ "idp-issuer-url": "https://issuer.test", "client-id": "a", "id-token": here.jwt });
+        *user(config) = json!({ "auth-provider": { "name": "oidc", "config": settings } });
+    })),
+    neither("another `auth-provider`, such as `gcp`", "use an exec plugin", Changed(|_, config| {
+        *user(config) = json!({ "auth-provider": { "name": "gcp" } });
+    })),
     both("`as`, `as-groups`, `as-uid` and `as-user-extra`", Changed(|_, config| {
         user(config)["as"] = "somebody".into();
         user(config)["as-groups"] = json!(["system:masters"]);
@@ -436,11 +455,23 @@ async fn what_kubectl_takes_the_controller_takes_or_explains() {
         .parse()
         .unwrap();
     let kubectl = api.ready().bin.join("kubectl");
+    let port = address.port_u16().unwrap();
+    let proxy = proxy(port).await;
+    let run = async |line: &str| {
+        let args: Vec<_> = line.split(' ').collect();
+        api.kubectl(&args).await.success()
+    };
+    run("create serviceaccount reader -n default").await;
+    run("create clusterrolebinding reader --clusterrole=cluster-admin --serviceaccount=default:reader")
+        .await;
+    let jwt = run("create token reader -n default").await;
     let tried = ROWS.iter().map(|row| {
         let here = Here {
             folder: PathBuf::new(),
             certificates: certificates.path().to_owned(),
-            port: address.port_u16().unwrap(),
+            port,
+            proxy,
+            jwt: jwt.trim().to_owned(),
         };
         try_row(row, here, base.clone(), &kubectl)
     });
@@ -450,6 +481,29 @@ async fn what_kubectl_takes_the_controller_takes_or_explains() {
         .collect()
         .await;
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Starts an HTTP proxy that connects to this port for every CONNECT. Returns the port of the proxy.
+async fn proxy(to: u16) -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(client.read_u8().await.unwrap());
+                }
+                assert!(head.starts_with(b"CONNECT "));
+                let answer = b"HTTP/1.1 200 OK\r\n\r\n";
+                client.write_all(answer).await.unwrap();
+                let mut server = TcpStream::connect(("127.0.0.1", to)).await.unwrap();
+                let _ = copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    port
 }
 
 /// Returns the difference between the results and the row.
