@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # release.sh IMAGE FOLDER: writes the files of a release into FOLDER. Needs kubectl.
 # - install.yaml: deploy/ with IMAGE (REGISTRY/NAME@DIGEST, as printed by push.sh).
-# - notes.md: the section of CHANGELOG.md for the version in Cargo.toml, and the commands to verify the release. RELEASE_LINKS,
+# - notes.md: the section of CHANGELOG.md for the version in Cargo.toml, and the commands to verify, install and uninstall the release. RELEASE_LINKS,
 #   if set, is put before links into this repository. Without such a section, only install.yaml is written, and the script fails.
 set -euo pipefail
 
@@ -30,5 +30,19 @@ To install it, with cosign 3 (the signatures are Sigstore bundles, which version
 $ cosign verify-blob --key cosign.pub --insecure-ignore-tlog --bundle install.yaml.sigstore.json install.yaml
 $ cosign verify --key cosign.pub --insecure-ignore-tlog -a version=$version $image
 $ kubectl apply -f install.yaml
+\`\`\`
+
+To uninstall it, delete the Foos first, and with each Foo its Deployment and pods. The first command waits for them. Without it,
+Deployments may stay and run on.
+
+\`\`\`console
+$ kubectl delete foos --all --all-namespaces --cascade=foreground
+$ kubectl delete --ignore-not-found -f install.yaml
+\`\`\`
+
+To keep the Foos and their Deployments, delete everything except the CRD instead:
+
+\`\`\`console
+$ kubectl delete --ignore-not-found -f install.yaml -l app.kubernetes.io/name=foo-controller
 \`\`\`
 EOF

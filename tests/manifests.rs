@@ -1220,30 +1220,44 @@ async fn uninstalling_the_crd_takes_the_foos_and_their_deployments() {
         .await
         .success();
 
-    kubectl("delete --ignore-not-found -k deploy/base --timeout=60s")
-        .await
-        .success();
-    let namespace = kubectl("get namespace foo-system").await;
-    assert!(namespace.stderr.contains("NotFound"), "{namespace:?}");
-    kubectl("wait --for=condition=Available deployment/foo-sample --timeout=60s")
-        .await
-        .success();
-    assert_eq!(
-        kubectl("get foo/foo-sample -o=jsonpath={.metadata.uid}")
+    // The manifest of a release has the same objects.
+    let folder = tempfile::tempdir().unwrap();
+    let manifest = folder.path().join("install.yaml");
+    fs::write(&manifest, kubectl("kustomize deploy").await.success()).unwrap();
+    let manifest = manifest.display();
+    for remove in [
+        "delete --ignore-not-found -k deploy/base --timeout=60s".to_owned(),
+        format!(
+            "delete --ignore-not-found -f {manifest} -l app.kubernetes.io/name=foo-controller --timeout=60s"
+        ),
+    ] {
+        kubectl(&remove).await.success();
+        for gone in ["namespace/foo-system", "clusterrole/foo-controller"] {
+            let gone = kubectl(&format!("get {gone}")).await;
+            assert!(gone.stderr.contains("NotFound"), "{gone:?}");
+        }
+        kubectl("wait --for=condition=Available deployment/foo-sample --timeout=60s")
             .await
-            .success(),
-        uid
-    );
+            .success();
+        assert_eq!(
+            kubectl("get foo/foo-sample -o=jsonpath={.metadata.uid}")
+                .await
+                .success(),
+            uid
+        );
+        install().await;
+    }
 
-    install().await;
     kubectl("delete foos --all --all-namespaces --cascade=foreground --timeout=60s")
         .await
         .success();
     let deployment = kubectl("get deployment/foo-sample").await;
     assert!(deployment.stderr.contains("NotFound"), "{deployment:?}");
-    kubectl("delete --ignore-not-found -k deploy --timeout=60s")
-        .await
-        .success();
+    kubectl(&format!(
+        "delete --ignore-not-found -f {manifest} --timeout=60s"
+    ))
+    .await
+    .success();
     let crd = kubectl("get crd/foos.samplecontroller.k8s.io").await;
     assert!(crd.stderr.contains("NotFound"), "{crd:?}");
 

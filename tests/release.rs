@@ -459,7 +459,15 @@ fn a_release_has_its_notes_and_what_installs_it() {
         env!("CARGO_PKG_VERSION")
     );
     let verify = documented("cosign verify ").replace(tag, &image);
-    for command in [verify, documented("cosign verify-blob ")] {
+    let delete_foos = documented("kubectl delete foos ");
+    let delete_foos = delete_foos.split_once(" #").unwrap().0.trim();
+    for command in [
+        verify,
+        documented("cosign verify-blob "),
+        delete_foos.to_owned(),
+        "kubectl delete --ignore-not-found -f install.yaml".to_owned(),
+        documented("kubectl delete --ignore-not-found -f install.yaml -l "),
+    ] {
         assert!(notes.contains(&format!("\n$ {command}\n")), "{notes}");
     }
     let objects: Vec<Value> = serde_saphyr::from_multiple(&read("install.yaml")).unwrap();

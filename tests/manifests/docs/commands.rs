@@ -110,6 +110,16 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "sh_within(&cluster, &all, LIMIT)",
     ),
     (
+        "kubectl delete --ignore-not-found -f install.yaml",
+        "tests/manifests.rs",
+        "\"delete --ignore-not-found -f {manifest} --timeout=60s\"",
+    ),
+    (
+        "kubectl delete --ignore-not-found -f install.yaml -l app.kubernetes.io/name=foo-controller",
+        "tests/manifests.rs",
+        "\"delete --ignore-not-found -f {manifest} -l app.kubernetes.io/name=foo-controller --timeout=60s\"",
+    ),
+    (
         "kubectl diff -k",
         "tests/manifests/names.rs",
         "\"diff -k {}\"",
