@@ -136,6 +136,21 @@ async fn labels_are_those_that_a_prometheus_selects() {
     assert_eq!(pod["release"], Value::Null, "no pod is replaced for it");
 }
 
+/// The pods are excluded from service meshes.
+#[tokio::test]
+async fn pods_are_excluded_from_meshes() {
+    let [patches] = &blocks("Service meshes")[..] else {
+        panic!("one block");
+    };
+    let mut usual = rendered(&root().join("deploy/base")).await.pod().clone();
+    let pod = rendered(with(&[], patches).path()).await.pod().clone();
+    let metadata = &mut usual["metadata"];
+    metadata["labels"]["sidecar.istio.io/inject"] = "false".into();
+    metadata["labels"]["istio.io/dataplane-mode"] = "none".into();
+    metadata["annotations"]["linkerd.io/inject"] = "disabled".into();
+    assert_eq!(pod, usual);
+}
+
 /// The settings of an overlay take effect, and cause a rollout.
 #[tokio::test]
 async fn an_overlay_has_settings_of_its_own() {
