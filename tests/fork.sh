@@ -99,7 +99,7 @@ left=$(git grep --cached -inE 'foo|sample-?_?controller|\bfo\b|api-approved|anno
 left+=$(git grep --cached -nE '\bapp\b.{0,12}nginx' || true)
 left+=$(git ls-files | grep -iE 'foo|sample-?_?controller|fork' || true)
 [ -z "$left" ] || fail "what is left: $left"
-grep -q '^The first release, .*, is made of this\.$' CHANGELOG.md || fail 'its changelog is not what tests/release.rs asks for'
+grep -q '^The first release, .*, is made of this\.$' CHANGELOG.md || fail 'its changelog is not what tests/delivery/release.rs asks for'
 ! git grep --cached -nE "(^|[^A-Za-z'])[Aa][ _-][\`*]?[Ii]byx" || fail 'an article'
 
 say 'its first change, unit tests and demo'

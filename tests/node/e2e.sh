@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# e2e.sh [IMAGE]: runs tests/node.rs on a real node (node.sh). IMAGE is the image under test, a docker or OCI archive. Without
-# it, Nix builds the image. Needs root and the packages of .ci/run.
+# e2e.sh [IMAGE]: runs tests/delivery/node.rs on a real node (node.sh). IMAGE is the image under test, a docker or OCI archive.
+# Without it, Nix builds the image. Needs root and the packages of .ci/run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

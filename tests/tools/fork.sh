@@ -140,7 +140,7 @@ change() {
   sed -i -e '/^fork:/,/^$/d' -e '/^\.PHONY/s/ fork / /' Makefile
   sed -i '/fork\.sh/d' .ci/run
   sed -i '/fork\.sh/d' tests/README.md
-  perl -0pi -e 's/^    \(\n? *"make fork.*?\),\n//msg' tests/manifests/docs/commands.rs
+  perl -0pi -e 's/^    \(\n? *"make fork.*?\),\n//msg' tests/delivery/manifests/docs/commands.rs
   perl -0pi -e 's/^## A fork\n.*?(?=^### A newer)//ms; s/^##(?=# A newer)//m; s/^.*\(#a-fork\).*\n//m' docs/make-it-yours.md
   perl -0pi -e 's/(?<=^## Unreleased\n\n).*//ms' CHANGELOG.md
   git grep -lz api-approved -- '*.rs' | xargs -0 sed -i '/api-approved/d'
@@ -148,7 +148,7 @@ change() {
   sed -i '/^# A Foo is what/,+1d' Cargo.toml
   # A common word may occur in the runtime, in which a test searches for the kind. An API group does not occur there.
   if git grep -qi "$lower" -- crates/runtime/{src,Cargo.toml}; then
-    sed -i 's/for foreign in \["foo", /for foreign in ["samplecontroller.k8s.io", /' tests/manifests.rs
+    sed -i 's/for foreign in \["foo", /for foreign in ["samplecontroller.k8s.io", /' tests/delivery/manifests.rs
   fi
 
   # The longest match applies. The upstream project keeps its name, and the runtime names no kind.

@@ -1,4 +1,4 @@
-//! Odd input, which `tests/cli.rs` cannot test from outside.
+//! Odd input, which `tests/process/cli.rs` cannot test from outside.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use std::ffi::OsString;

@@ -1,18 +1,8 @@
-//! An API server in memory, as correct as `tests/differential.rs` can verify. It has objects with their whole history; writes
-//! with preconditions, defaults and validation; lists, pages and watches.
+//! An API server in memory, as correct as `tests/support/differential.rs` can verify. It has objects with their whole history;
+//! writes with preconditions, defaults and validation; lists, pages and watches.
 //!
 //! It is a plain state machine. It uses no time, randomness or threads of the host, so the same calls get the same responses.
 //! It does not guess: [`Unknown`] ends the run.
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "each program uses its part of this"
-)]
-#![allow(
-    clippy::panic,
-    clippy::unwrap_used,
-    reason = "a test fails by panicking"
-)]
 
 mod access;
 mod delete;

@@ -1,7 +1,7 @@
 //! Counts export failures and logs outages: each cause once, with repetitions while it lasts, and the end.
 //!
-//! The SDK reports a failed export only by its own `tracing` events, which are recognized by name. `tests/telemetry.rs` detects
-//! a change of the names. A layer must not log, so it sends the events to a task.
+//! The SDK reports a failed export only by its own `tracing` events, which are recognized by name. `tests/process/telemetry.rs`
+//! detects a change of the names. A layer must not log, so it sends the events to a task.
 
 use std::{
     fmt::Debug,
