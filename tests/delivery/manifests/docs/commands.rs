@@ -99,12 +99,12 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ),
     (
         "kubectl get --raw '/api/v1/namespaces/foo-system/pods/POD:8080/proxy/debug/state?object=default/web'",
-        "tests/state/object.rs",
+        "tests/process/state/object.rs",
         "/debug/state?object={object}",
     ),
     (
         "kubectl exec -n foo-system POD -- /proc/1/exe doctor --object=default/web",
-        "tests/state/object.rs",
+        "tests/process/state/object.rs",
         "--object={}/{foo}",
     ),
     (
