@@ -1,11 +1,8 @@
 //! The status of a Foo, computed from the Foo and its Deployment. Pure functions: no client, and the time is an argument.
 
-use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::{Condition, Time},
-    jiff::Timestamp,
-};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
-use operator_runtime::{ApiError, Event, Failure as _, Key};
+use operator_runtime::{ApiError, Event, Failure as _, Key, condition};
 
 use super::{
     api::FooStatus,
@@ -119,7 +116,10 @@ pub fn of(
         .collect();
     let verdicts = [Some(ready), Some(progressing), stalled];
     for (type_, verdict) in TYPES.into_iter().zip(verdicts) {
-        conditions.extend(verdict.map(|verdict| verdict.into_condition(type_, foo, now)));
+        conditions.extend(verdict.map(|it| {
+            let said = (it.status, it.reason, it.message);
+            condition(&old.conditions, foo.generation, type_, said, now)
+        }));
     }
     Some(FooStatus {
         observed_generation: Some(foo.generation),
@@ -258,25 +258,6 @@ impl Verdict {
             message: error.to_string(),
             stalls: true,
         })
-    }
-
-    /// Converts the verdict to a condition. The transition time is kept while the condition's status is unchanged, so that
-    /// equal verdicts give equal conditions.
-    fn into_condition(self, type_: &str, foo: &Foo, now: Timestamp) -> Condition {
-        let status = if self.status { "True" } else { "False" };
-        let old = foo
-            .status
-            .conditions
-            .iter()
-            .find(|c| c.type_ == type_ && c.status == status);
-        Condition {
-            type_: type_.to_owned(),
-            status: status.to_owned(),
-            reason: self.reason.to_owned(),
-            message: self.message,
-            observed_generation: Some(foo.generation),
-            last_transition_time: old.map_or(Time(now), |old| old.last_transition_time.clone()),
-        }
     }
 }
 

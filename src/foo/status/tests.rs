@@ -6,6 +6,7 @@ use operator_runtime::{Primary as _, Retry};
 
 use super::super::fixtures::{deployment, foo};
 use super::*;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 

@@ -5,7 +5,10 @@
 
 use std::{fmt::Debug, hash::Hash, hash::Hasher};
 
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    jiff::Timestamp,
+};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{DeserializeOwned, Error as _},
@@ -247,10 +250,7 @@ pub fn condition(
         reason: reason.to_owned(),
         message,
         observed_generation: Some(generation),
-        last_transition_time: since.map_or_else(
-            || k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now),
-            |old| old.last_transition_time.clone(),
-        ),
+        last_transition_time: since.map_or(Time(now), |old| old.last_transition_time.clone()),
     }
 }
 
