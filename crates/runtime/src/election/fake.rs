@@ -1,7 +1,7 @@
 //! An API server for unit tests that knows one Lease, perhaps its fencing record, and nothing else: merge patches, conditional on
 //! a resourceVersion where there is one, conflicts, no-op writes, watches, and bad days.
 
-use crate::{config::app::tests::HOLDER_KEY, testing::merge_patch};
+use crate::config::app::tests::HOLDER_KEY;
 use futures::{Stream, StreamExt as _, stream};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
@@ -317,7 +317,7 @@ impl State {
                     return failure(409);
                 }
                 let mut new = old.clone();
-                merge_patch(&mut new, body);
+                json_patch::merge(&mut new, body);
                 let transitions = &body["spec"]["leaseTransitions"];
                 if transitions.as_i64().is_some_and(|number| number < 0) {
                     return failure(422);
@@ -343,7 +343,7 @@ impl State {
             if body["metadata"]["resourceVersion"] != record["metadata"]["resourceVersion"] {
                 return failure(409);
             }
-            merge_patch(record, body);
+            json_patch::merge(record, body);
             self.version += 1;
             record["metadata"]["resourceVersion"] = self.version.to_string().into();
         }

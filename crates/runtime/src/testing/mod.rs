@@ -8,7 +8,6 @@ use std::{sync::Arc, time::Duration};
 
 use kube::Client;
 use parking_lot::Mutex;
-use serde_json::{Value, json};
 
 use crate::{
     api::{
@@ -148,25 +147,5 @@ impl Attempt for Enqueued {
 
     fn enqueue(&self, key: Key) {
         self.0.lock().push(key);
-    }
-}
-
-/// Applies a JSON merge patch (RFC 7396) to `target`, for tests that imitate an API server.
-pub fn merge_patch(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        target.clone_from(patch);
-        return;
-    };
-    if !target.is_object() {
-        *target = json!({});
-    }
-    for (key, value) in patch {
-        if value.is_null() {
-            if let Some(target) = target.as_object_mut() {
-                target.remove(key);
-            }
-        } else {
-            merge_patch(&mut target[key], value);
-        }
     }
 }

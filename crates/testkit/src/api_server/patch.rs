@@ -45,31 +45,10 @@ impl Style {
         }
         let mut new = object.clone();
         match self {
-            Self::Merge => merge(&mut new, &parsed),
+            Self::Merge => json_patch::merge(&mut new, &parsed),
             Self::Strategic => strategic(kind, &mut new, &parsed, "")?,
         }
         Ok(new)
-    }
-}
-
-/// Applies a merge patch (RFC 7396).
-pub fn merge(target: &mut Value, patch: &Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch.clone();
-        return;
-    };
-    if !target.is_object() {
-        *target = Value::Object(Map::new());
-    }
-    let Value::Object(target) = target else {
-        return;
-    };
-    for (key, value) in patch {
-        if value.is_null() {
-            target.remove(key);
-        } else {
-            merge(target.entry(key.clone()).or_insert(Value::Null), value);
-        }
     }
 }
 

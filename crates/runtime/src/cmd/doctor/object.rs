@@ -172,7 +172,7 @@ mod tests {
                 { "type": "Ready", "status": "True", "reason": "Available", "message": "" },
             ] },
         });
-        crate::testing::merge_patch(&mut object, differ);
+        json_patch::merge(&mut object, differ);
         let object = serde_json::from_value(object).expect("an object");
         let now = "2020-01-01T00:01:00Z".parse().expect("a time");
         let (grade, text) = judge(&object, now);
@@ -212,7 +212,7 @@ mod tests {
                        "lastError": null },
             "records": [{ "name": "dispute", "text": "why", "endsInSeconds": 3.2 }],
         });
-        crate::testing::merge_patch(&mut state, differ);
+        json_patch::merge(&mut state, differ);
         let lines = report(&serde_json::from_value(state).expect("a state"));
         let lines = lines.into_iter();
         lines

@@ -317,7 +317,7 @@ mod tests {
                 "inWork": { "total": 0, "objects": [] }, "failing": { "total": 0, "objects": [] },
             },
         });
-        crate::testing::merge_patch(&mut state, differ);
+        json_patch::merge(&mut state, differ);
         let lines = report(&serde_json::from_value(state).expect("a state"));
         let lines = lines.into_iter();
         lines
@@ -337,7 +337,7 @@ mod tests {
         let cache = |differ: Value| {
             let mut cache = json!({ "kind": "Widget", "namespace": "n", "objects": 3, "resourceVersion": "17", "inSync": true,
                                     "ageSeconds": 1.0, "failure": null });
-            crate::testing::merge_patch(&mut cache, &differ);
+            json_patch::merge(&mut cache, &differ);
             json!({ "caches": [cache] })
         };
         for (differ, number, line) in [
