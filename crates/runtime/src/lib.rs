@@ -35,30 +35,23 @@
 //! | item | purpose |
 //! |---|---|
 //! | [`App`], as a `static` | The program's name, API group, defaults and additional settings. |
-//! | [`Cached`], for each watched resource type | The fields that the store keeps, and the references to other objects. |
-//! | [`Primary`], for the reconciled resource type | The generation and the status. |
+//! | [`Spec`], for the reconciled resource type | The whole spec in a [`Custom`], its status and its references to other objects. Or [`Primary`], for a smaller form. |
+//! | [`Fields`], for each other resource type | A few named fields in a [`Dependent`]. Or [`Cached`], for another form. |
 //! | [`Failure`], for the error type | The reason for users, and the retry. |
 //! | a function that takes a [`Builder`] | The resource types that are [owned](Builder::owns) or only [watched](Builder::watches). |
 //! | [`Reconciler`] | The reconcile of one object. |
-//!
-//! [`Custom`] and [`Dependent`] are ready-made cached forms. `Custom` keeps a whole spec, and `Dependent` a few named fields.
-//! `examples/second_kind.rs` uses them.
 //!
 //! [`main`] makes a program of these items. The following program is complete. It gives each `Greeting` a `ConfigMap` of the
 //! same name that contains the text of the `Greeting`.
 //!
 //! ```no_run
-//! use std::{
-//!     hash::{Hash as _, Hasher},
-//!     process::ExitCode,
-//!     sync::Arc,
-//! };
+//! use std::{collections::BTreeMap, process::ExitCode, sync::Arc};
 //!
 //! use k8s_openapi::api::core::v1 as core;
 //! use kube::{CustomResource, CustomResourceExt as _};
 //! use operator_runtime::{
-//!     Action, ApiError, App, Builder, Cached, Context, Event, Failure, Field, Kind, Meta,
-//!     Metadata, Owner, Primary, Reconciler, Retry, Snapshot, Writer,
+//!     Action, ApiError, App, Builder, Context, Custom, Dependent, Event, Failure, Fields, Kind,
+//!     Reconciler, Retry, Snapshot, Spec, Writer,
 //! };
 //! use schemars::JsonSchema;
 //! use serde::{Deserialize, Serialize};
@@ -80,123 +73,39 @@
 //! #[serde(rename_all = "camelCase", default)]
 //! struct GreetingStatus {
 //!     /// The generation that was reconciled last.
-//!     observed_generation: i64,
+//!     observed_generation: Option<i64>,
 //!     /// The error of the last reconcile.
 //!     error: Option<String>,
 //! }
 //!
-//! // 2. The cached forms. The decoder skips all fields that they do not have.
+//! // 2. The cached forms. The decoder skips all other fields.
 //!
-//! #[derive(Clone, Debug, PartialEq)]
-//! struct CachedGreeting {
-//!     name: String,
-//!     uid: Box<str>,
-//!     generation: i64,
-//!     deleting: bool,
-//!     /// Or an error: the object may be older than the schema.
-//!     spec: Result<GreetingSpec, String>,
-//!     status: GreetingStatus,
-//! }
+//! type CachedGreeting = Custom<GreetingSpec>;
 //!
-//! #[derive(Deserialize)]
-//! struct GreetingWire {
-//!     metadata: Metadata,
-//!     #[serde(default)]
-//!     spec: Field<GreetingSpec>,
-//!     #[serde(default)]
-//!     status: Field<GreetingStatus>,
-//! }
-//!
-//! impl Cached for CachedGreeting {
-//!     type Wire = GreetingWire;
+//! impl Spec for GreetingSpec {
 //!     const KIND: Kind = Kind::custom("example.com", "v1", "Greeting", "greetings");
-//!
-//!     fn decode(mut wire: GreetingWire) -> (Meta, Self) {
-//!         let greeting = Self {
-//!             name: wire.metadata.name.clone(),
-//!             uid: std::mem::take(&mut wire.metadata.uid),
-//!             generation: std::mem::take(&mut wire.metadata.generation).or_default(),
-//!             deleting: wire.metadata.deleting,
-//!             spec: wire.spec.into_result("spec"),
-//!             status: wire.status.or_default(),
-//!         };
-//!         (wire.metadata.into_meta(), greeting)
-//!     }
-//!     fn uid(&self) -> &str {
-//!         &self.uid
-//!     }
-//!     // The ConfigMap of the same name. Each change of it enqueues the Greeting.
-//!     fn references(&self) -> impl Iterator<Item = &str> {
-//!         std::iter::once(self.name.as_str())
-//!     }
-//!     fn content(&self, state: &mut impl Hasher) {
-//!         self.generation.hash(state);
-//!     }
-//! }
-//!
-//! impl Primary for CachedGreeting {
 //!     type Status = GreetingStatus;
-//!     fn generation(&self) -> i64 {
-//!         self.generation
+//!
+//!     // The ConfigMap of the same name. Each change of it enqueues the Greeting.
+//!     fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+//!         std::iter::once(name)
 //!     }
-//!     fn is_deleting(&self) -> bool {
-//!         self.deleting
-//!     }
-//!     fn status(&self) -> &GreetingStatus {
-//!         &self.status
-//!     }
-//!     fn is_observed(&self) -> bool {
-//!         self.status.observed_generation == self.generation
-//!     }
-//!     fn says(status: &GreetingStatus, state: &mut impl Hasher) {
-//!         (status.observed_generation, &status.error).hash(state);
+//!     fn observed_generation(status: &GreetingStatus) -> Option<i64> {
+//!         status.observed_generation
 //!     }
 //! }
 //!
-//! #[derive(Clone, Debug, PartialEq)]
-//! struct ConfigMap {
-//!     uid: Box<str>,
-//!     owner: Option<Owner>,
-//!     text: Option<String>,
-//! }
-//!
-//! #[derive(Deserialize)]
-//! struct ConfigMapWire {
-//!     metadata: Metadata,
-//!     #[serde(default)]
-//!     data: Field<Data>,
-//! }
-//!
-//! #[derive(Default, Deserialize)]
+//! #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
 //! struct Data {
-//!     text: Option<String>,
+//!     data: BTreeMap<String, String>,
 //! }
 //!
-//! impl Cached for ConfigMap {
-//!     type Wire = ConfigMapWire;
+//! impl Fields for Data {
 //!     const KIND: Kind = Kind::of::<core::ConfigMap>();
-//!
-//!     fn decode(mut wire: ConfigMapWire) -> (Meta, Self) {
-//!         let map = Self {
-//!             uid: std::mem::take(&mut wire.metadata.uid),
-//!             owner: wire.metadata.take_owner(&CachedGreeting::KIND),
-//!             text: wire.data.or_default().text,
-//!         };
-//!         (wire.metadata.into_meta(), map)
-//!     }
-//!     fn uid(&self) -> &str {
-//!         &self.uid
-//!     }
-//!     fn references(&self) -> impl Iterator<Item = &str> {
-//!         self.owner.iter().map(|owner| &*owner.name)
-//!     }
-//!     fn owner(&self) -> Option<&Owner> {
-//!         self.owner.as_ref()
-//!     }
-//!     fn content(&self, state: &mut impl Hasher) {
-//!         self.text.hash(state);
-//!     }
+//!     const OWNER: Option<Kind> = Some(GreetingSpec::KIND);
 //! }
+//!
+//! type ConfigMap = Dependent<Data>;
 //!
 //! // 3. The errors.
 //!
@@ -240,7 +149,8 @@
 //!
 //! /// Returns the patch that corrects the `ConfigMap`, if it differs.
 //! fn plan(text: &str, map: &ConfigMap) -> Option<Value> {
-//!     (map.text.as_deref() != Some(text)).then(|| json!({ "data": { "text": text } }))
+//!     let is_right = map.fields.data.get("text").is_some_and(|now| now == text);
+//!     (!is_right).then(|| json!({ "data": { "text": text } }))
 //! }
 //!
 //! impl Greeter {
@@ -275,7 +185,7 @@
 //!         // A transient error has no reason, and is not reported.
 //!         if error.is_none_or(|error| error.reason().is_some()) {
 //!             let status = GreetingStatus {
-//!                 observed_generation: seen.view.generation,
+//!                 observed_generation: Some(seen.view.generation),
 //!                 error: error.map(ToString::to_string),
 //!             };
 //!             let synced = Event::normal("Synced", "Greeting synced successfully");
