@@ -163,7 +163,7 @@ async fn a_disputed_deployment_is_the_reason() {
     assert_eq!(code, Some(0), "{lines:#?}");
     let begins = [
         "ok API server: v1".to_owned(),
-        format!("warning Foo {namespace}/fought: generation 1; Ready=False (DeploymentContested: "),
+        format!("warning Foo {namespace}/fought: generation 1; Ready=False ("),
         format!("ok namespace {namespace}: watched"),
         "ok permissions there: all granted".to_owned(),
         "skipped Lease: leader_election.enabled is false".to_owned(),
