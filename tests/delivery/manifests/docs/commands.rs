@@ -119,12 +119,12 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ),
     (
         "kubectl delete --ignore-not-found -f install.yaml",
-        "tests/manifests.rs",
+        "tests/delivery/manifests.rs",
         "\"delete --ignore-not-found -f {manifest} --timeout=60s\"",
     ),
     (
         "kubectl delete --ignore-not-found -f install.yaml -l app.kubernetes.io/name=foo-controller",
-        "tests/manifests.rs",
+        "tests/delivery/manifests.rs",
         "\"delete --ignore-not-found -f {manifest} -l app.kubernetes.io/name=foo-controller --timeout=60s\"",
     ),
     (
