@@ -1,6 +1,6 @@
 //! Patches.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{
     Kind,

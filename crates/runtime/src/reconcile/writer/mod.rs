@@ -108,6 +108,7 @@ impl<V: Cached> Writer<V> {
     }
 
     /// Returns `false` if this patch of `seen` is known to have no effect. Sends no request.
+    #[must_use]
     pub fn is_needed(&self, key: &Key, seen: &Snapshot<V>, patch: &Value) -> bool {
         !self.history.is_no_op_patch(key, &seen.view, patch)
     }
