@@ -100,7 +100,7 @@ pub fn all() -> Vec<Mutant> {
     struct Table {
         mutant: Vec<Mutant>,
     }
-    let table = root().join("tests/simulation/mutants.toml");
+    let table = root().join("crates/simulation/mutants.toml");
     let table: Table = toml::from_str(&fs::read_to_string(table).unwrap()).unwrap();
     table.mutant
 }
