@@ -480,7 +480,10 @@ fn spawn(
                 setup(command);
                 let key = "FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE";
                 command.env(key, namespace);
-                let only = ["--exact", "replicas::a_replica_without_the_fence"];
+                let only = [
+                    "--exact",
+                    "leadership::replicas::a_replica_without_the_fence",
+                ];
                 command.args(only).args(["--ignored", "--nocapture"]);
             })
         }

@@ -159,7 +159,7 @@ async fn nothing_is_left_when_the_test_is_killed() {
     command.args([
         "--ignored",
         "--exact",
-        "harness::holds_a_cluster",
+        "support::harness::holds_a_cluster",
         "--nocapture",
     ]);
     let mut test = command
