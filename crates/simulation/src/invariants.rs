@@ -5,8 +5,8 @@
 //! without clocks. Every replica has its own user and the identity `USER_…`, so that writer and holder can be compared.
 //!
 //! Facts that the log does not contain are counted, not judged. A write with a failed response may have been stored
-//! ([`Report::unknown`]). The log contains the arrival time of a request, not the time at which it was sent. I2 therefore
-//! allows each request [`ON_ITS_WAY`], and cannot be checked if requests are delayed for longer.
+//! ([`Report::unknown`]). The log contains the arrival time of a request, not the time at which it was sent. The check of
+//! deadlines therefore allows each request [`ON_ITS_WAY`], and is not possible if requests are delayed for longer.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -24,7 +24,7 @@ use kube::ResourceExt as _;
 use operator_testkit::cluster::AuditEvent;
 use serde_json::Value;
 
-/// Annotation with the generation that I7 checks.
+/// Annotation with the generation of the Foo that a Deployment was written from.
 pub const GENERATION: &str = "samplecontroller.k8s.io/foo-generation";
 /// Annotation with the owner of the generation. Generations of different Foos are not comparable.
 pub const MADE_FOR: &str = "samplecontroller.k8s.io/made-for";
@@ -84,8 +84,8 @@ pub struct Report {
     pub writes: usize,
     /// Such writes that the API server rejected, mostly conflicts.
     pub refused: usize,
-    /// Such writes that may have been stored or not (5xx or no response), which I1 does not judge. Also stored writes without a
-    /// known holder, such as deletions during a change of the holder.
+    /// Such writes that may have been stored or not (5xx or no response), which are not judged by the holder of the Lease. Also
+    /// stored writes without a known holder, such as deletions during a change of the holder.
     pub unknown: usize,
     /// Writes of a leader before its deadline, after its Lease was deleted and while the new Lease had no holder.
     pub lease_deleted: usize,
@@ -173,7 +173,7 @@ pub fn check_of(
     report
 }
 
-/// I3: returns the error of each Foo whose Deployment or status does not match its spec and the configured image.
+/// Returns an error for each Foo whose Deployment or status does not match its spec and the configured image.
 pub fn unsettled(foos: &[Foo], deployments: &[Deployment], image: &str) -> Vec<String> {
     let key = |namespace: Option<String>, name: &str| (namespace, name.to_owned());
     let by_name: BTreeMap<_, _> = deployments
@@ -241,8 +241,8 @@ fn has_labels(deployment: &Deployment, foo: &str) -> bool {
     })
 }
 
-/// I1: the writer held the Lease at the resourceVersion of its write. The response to a deletion contains no resourceVersion,
-/// so all holders between its request and its response are considered.
+/// The writer held the Lease at the resourceVersion of its write. The response to a deletion contains no resourceVersion, so all
+/// holders between its request and its response are considered.
 fn i1_holder(
     work: &[&AuditEvent],
     leases: &[LeaseWrite],
@@ -287,7 +287,7 @@ fn i1_holder(
     }
 }
 
-/// Verdict of I1 on a write, for one holder.
+/// Verdict on a write, for one holder of the Lease.
 #[derive(Clone, Copy, PartialEq)]
 enum Verdict {
     Right,
@@ -317,7 +317,7 @@ fn verdict(event: &AuditEvent, leases: &[LeaseWrite], election: &Election) -> Ve
     }
 }
 
-/// I2: no write arrives later than the sender's deadline allows, even if it is rejected.
+/// No write arrives later than the sender's deadline allows, even if it is rejected.
 fn i2_deadline(
     work: &[&AuditEvent],
     leases: &[LeaseWrite],
@@ -348,8 +348,8 @@ fn i2_deadline(
     }
 }
 
-/// I4: a Deployment that the controller creates contains its Foo's UID. I5: the controller writes only objects that a Foo
-/// controls, and the few others that it may write.
+/// A Deployment that the controller creates contains its Foo's UID. The controller writes only objects that a Foo controls, and
+/// the few others that it may write.
 fn i4_i5_owner(
     of: &Work,
     log: &[AuditEvent],
@@ -423,7 +423,7 @@ fn i4_i5_owner(
     }
 }
 
-/// I7: the generation of one Foo on a Deployment never decreases, for any writer.
+/// The generation of one Foo on a Deployment never decreases, for any writer.
 fn i7_generation(log: &[AuditEvent], report: &mut Report) {
     let mut writes: Vec<_> = log
         .iter()
@@ -453,7 +453,7 @@ fn i7_generation(log: &[AuditEvent], report: &mut Report) {
     }
 }
 
-/// I8: every change of the Lease is conditional on the version that was read. A replica acquires the Lease only for itself and
+/// Every change of the Lease is conditional on the version that was read. A replica acquires the Lease only for itself and
 /// releases only its own.
 ///
 /// `leaseTransitions` counts acquisitions. `kube-leader-election` adds one for a Lease that another replica held or that was

@@ -1,7 +1,7 @@
 //! Judges of a run: each invariant is a property of the store's history and of the calls.
 //!
-//! The checker of the tests on real processes ([`invariants`](crate::invariants)) judges the calls as events of an audit log. The other judges
-//! check properties that such a log does not show.
+//! The checker of the tests on real processes, [`invariants`](crate::invariants), judges the calls as events of an audit log. The
+//! other judges check properties that such a log does not show.
 
 mod asked;
 mod audit;
@@ -360,8 +360,8 @@ fn made(revision: &Revision) -> Time {
     revision.at.since_start
 }
 
-/// I12: a process ends only after it was stopped, and within its time limit. It does not end on its own, and its liveness probe
-/// does not fail. The time while the process stands still does not count, but the time of hanging requests does.
+/// Checks that a process ends only after a stop request, and within its time limit. It must not end on its own, and its liveness
+/// probe must not fail. Time in which the process is suspended does not count. Time of hanging requests counts.
 fn stays_up(case: &Case, found: &mut Vec<Violation>) {
     /// Time without liveness before the kubelet restarts a process. A process that stood still for long is excused.
     const PROBED: Duration = Duration::from_secs(30);

@@ -90,7 +90,7 @@ impl Edit {
     }
 }
 
-/// Returns the workspace.
+/// Returns the root of the workspace.
 pub fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }

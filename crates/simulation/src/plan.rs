@@ -332,23 +332,23 @@ pub enum Happens {
     /// An admission webhook holds the write for this time and then fails open. If the `timeout=` of the write ends first, the API
     /// server answers 504 and writes nothing. It does not notice that the sender has closed the connection.
     Hangs(Duration),
-    /// The page of a proxy, with 200.
+    /// Status 200 with the HTML page of a proxy.
     Html,
-    /// JSON of another kind, with 200.
+    /// Status 200 with an object of another kind.
     OtherKind,
-    /// The first half of the response, complete by its framing.
+    /// The first half of the response, which then ends without an error of the connection.
     Truncated,
     /// A list without objects and without a version, or a watch that ends before its first event.
     Empty,
-    /// Every page of a list names a next page: always the same token (`Endless`), or another token each time, after 500 objects
-    /// (`Circle`).
+    /// Every page of a list names a next page. `Endless` repeats the same token. `Circle` repeats the objects up to 500 per page,
+    /// with a new token each time.
     Endless,
     Circle,
     /// The version of a list is not a number.
     NoVersion,
     /// A watch begins with an `ERROR` event.
     ErrorEvent(u16),
-    /// A write has the response of a success, and changes nothing.
+    /// A write returns success, but changes nothing.
     Ignored,
     /// A watch ends after this time, sends nothing (`Silent`), sends nothing after the next bookmark (`FallsSilent`), or sends
     /// invalid data.

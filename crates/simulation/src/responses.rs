@@ -1,5 +1,5 @@
-//! Every response to every kind of request: for a minute, the API servers give one response to all requests of one kind. A replica
-//! then repeats its requests at a documented rate, logs a few lines, and continues its work once the responses are right again.
+//! For a minute, the API servers give the same response to all requests of one kind: each combination of response and kind is a
+//! case. A replica must repeat the requests at a documented rate, log few lines, and recover when the fault ends.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -17,10 +17,10 @@ const FAULT: Duration = Duration::from_mins(1);
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Maximum number of lines that all replicas log during the fault.
+/// Maximum number of log lines of all replicas during the fault.
 const LINES: usize = 120;
 
-/// A kind of request, and the most that one replica sends about one object in a minute.
+/// A kind of request, and its maximum number in a minute, for one replica and one object.
 struct Requests {
     verb: &'static str,
     resource: &'static str,
@@ -35,18 +35,18 @@ const fn requests(verb: &'static str, resource: &'static str, most: usize) -> Re
     }
 }
 
-/// Pauses of 100 ms, doubled up to 5 s, each up to 20 % shorter: 7 requests in 5 s, then one in 4 s. In addition, the first
+/// Pauses of 100 ms, doubled up to 5 s, each up to 20 % shorter: 7 requests in 5 s, then one in 4 s. The rest is for the first
 /// request, a cut connection, and a list.
 const WATCH: usize = 26;
-/// One attempt per 1.8 s at most.
+/// At most one attempt in 1.8 s.
 const LEASE: usize = 35;
-/// Pauses of 1 s, doubled up to 5 s, and the renewals.
+/// Pauses of 1 s, doubled up to 5 s. The rest is for the renewals.
 const RECORD: usize = 16;
-/// Pauses of 5 ms, doubled each time: 13 retries in 41 s, 14 in 82 s. In addition, a resync, a takeover, and changes.
+/// Pauses of 5 ms, doubled each time: 13 retries in 41 s, 14 in 82 s. The rest is for a resync, a takeover, and changes.
 const RETRIES: usize = 20;
-/// Pauses of 1 s, doubled up to 10 s. In addition, events of other types.
+/// Pauses of 1 s, doubled up to 10 s. The rest is for events of other types.
 const EVENTS: usize = 30;
-/// Pauses of 1 s, doubled up to 10 s, of three permissions.
+/// Rounds of three reviews, with pauses of 1 s between the rounds, doubled up to 10 s.
 const REVIEWS: usize = 30;
 
 const REQUESTS: &[Requests] = &[
@@ -56,12 +56,12 @@ const REQUESTS: &[Requests] = &[
     requests("stream", "deployments", WATCH),
     requests("list", "deployments", WATCH),
     requests("watch", "deployments", WATCH),
-    // Each attempt reads the Lease. The fencing record is written after another read.
+    // Each attempt to acquire or renew reads the Lease. Each write of the fencing record follows another read.
     requests("get", "leases", LEASE + RECORD),
     requests("create", "leases", LEASE),
     requests("patch", "leases", LEASE),
     requests("watch", "leases", LEASE),
-    // If the record seems to be missing, each renewal after a rejection by the fencing policy reads it.
+    // If the record seems to be missing, each renewal that follows a rejection by the fencing policy reads the record.
     requests("get", "serviceaccounts", LEASE),
     requests("patch", "serviceaccounts", RECORD),
     requests("create", "deployments", RETRIES),
@@ -73,11 +73,12 @@ const REQUESTS: &[Requests] = &[
     requests("create", "selfsubjectaccessreviews", REVIEWS),
 ];
 
-/// A response to the requests of one kind.
+/// A kind of request, and the response to all its requests.
 pub struct Case {
     of: Calls,
     happens: Happens,
-    /// Whether the fault begins with the replicas, or when one leads and all connections are cut.
+    /// Whether the fault begins at the start of the replicas. Otherwise, it begins when a replica leads, and all connections are
+    /// cut.
     at_start: bool,
 }
 
@@ -105,7 +106,7 @@ impl Case {
                 step.at = heal;
             }
         }
-        // A change is reconciled at once, even if the object has failed for a minute.
+        // A change is reconciled without delay, even if the object has failed for a minute.
         plan.act(heal + SECOND, scale(2));
         let begin = Time::from_secs(if self.at_start { 0 } else { 20 });
         let soon = |millis| begin + Duration::from_millis(millis);
@@ -116,7 +117,7 @@ impl Case {
             }
         }
         if matches!(self.of.verb, Some("stream" | "list")) {
-            // An API server continues a watch that has missed no change, even after a compaction.
+            // Even after a compaction, an API server continues a watch that has missed no change. So an object changes before.
             if !self.at_start {
                 plan.act(soon(4), scale(3));
             }
@@ -132,8 +133,8 @@ impl Case {
         plan
     }
 
-    /// Whether the API server reports a success that is none, or other objects than it has. Then a replica cannot know the
-    /// desired state, and only its rates and its recovery are judged.
+    /// Whether the response is a false success: the write did not happen, or the objects are wrong. A replica then cannot know
+    /// the desired state, so only its rates, its leadership and its recovery are judged.
     const fn is_false(&self) -> bool {
         matches!(
             self.happens,
@@ -195,7 +196,7 @@ pub fn all() -> Vec<(String, Case)> {
             _ => vec![Happens::ResetAfter, Happens::Ignored],
         });
         let starts: &[bool] = match (*verb, *resource) {
-            // Later, the record is not read again, and no permission is in doubt.
+            // Sent only at the start: later, the record is not read again, and no permission is reviewed.
             (_, "serviceaccounts" | "selfsubjectaccessreviews") | ("create", "leases") => &[true],
             ("stream" | "list", _) | ("get" | "patch", "leases") => &[true, false],
             _ => &[false],
@@ -214,7 +215,7 @@ pub fn all() -> Vec<(String, Case)> {
     all
 }
 
-/// Returns the violations of a case.
+/// Runs a case, and returns its violations.
 pub fn check(case: &Case) -> Vec<Violation> {
     let (mut found, world) = examine(&case.plan());
     if case.is_false() {
@@ -237,7 +238,7 @@ pub fn check(case: &Case) -> Vec<Violation> {
     found
 }
 
-/// I11: the documented rates.
+/// Checks that no replica exceeds the rates in [`REQUESTS`].
 fn paced(calls: &[Call], found: &mut Vec<Violation>) {
     let mut times = BTreeMap::<_, Vec<Time>>::new();
     for call in calls {

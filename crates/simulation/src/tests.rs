@@ -205,7 +205,7 @@ const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// I10: another replica leads after the crash. Otherwise the script would not test a takeover.
+/// Another replica leads after the crash. Otherwise the script would not test a takeover.
 #[test]
 fn a_takeover_is_one() {
     let all = scripts::all().into_iter();

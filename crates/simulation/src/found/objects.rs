@@ -503,7 +503,7 @@ pub fn another_one_serves() -> Plan {
     }
 }
 
-/// A webhook with the default timeout of 10 s never answers, and fails open. Each write of a Deployment must have the time for it.
+/// A webhook with the default timeout of 10 s never answers, and fails open. Each write of a Deployment must allow that time.
 pub fn held_by_a_webhook_that_fails_open() -> Plan {
     let held = |verb| {
         let webhook = Happens::Hangs(us(10_000_000));

@@ -1,4 +1,4 @@
-//! I16: a Deployment is never written from a spec that its writer knew to be outdated.
+//! A Deployment is never written from a spec that its writer knew to be outdated.
 
 use operator_testkit::api_server::Kind;
 use serde_json::{Value, json};

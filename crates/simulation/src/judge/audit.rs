@@ -1,4 +1,4 @@
-//! Converts the calls to events of an audit log, for the checker of I1 to I8.
+//! Converts the calls to events of an audit log, which the checker [`invariants`](crate::invariants) judges.
 
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::MicroTime,
@@ -25,8 +25,8 @@ use super::super::{
 /// Start of the simulated time in the audit log.
 const ZERO: Timestamp = Timestamp::UNIX_EPOCH;
 
-/// Judges I2, I4, I5, I6, I7 and I8 with the checker [`invariants`](crate::invariants). I1 is judged by the store's history, which
-/// also orders deletions.
+/// Reports the checker's violations, except for writes without the Lease. The judge `holds_the_lease` finds these in the store's
+/// history, which also orders deletions.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     let mut log: Vec<_> = case
         .trace
@@ -59,8 +59,8 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
     } else {
         of(whole, &["I2", "I4", "I5", "I6", "I8"]).collect()
     };
-    // A restored backup resets generations, so the writes between two restores are checked separately for I7. A write that
-    // names a generation from before the restore counts as a user's edit: its writer had not seen the restore.
+    // A restored backup resets generations, so the generations are checked separately for the writes between two restores. A
+    // write that names a generation from before the restore counts as a user's edit: its writer had not seen the restore.
     let mut later = Vec::new();
     if !case.restored.is_empty() {
         later.clone_from(&log);

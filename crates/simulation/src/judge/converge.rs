@@ -1,4 +1,4 @@
-//! I3: at the end of a run, every Foo has its desired state. I6: nothing is written while the system is idle.
+//! At the end of a run, every Foo has its desired state. While the system is idle, nothing is written.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -25,8 +25,8 @@ use super::{
 };
 use crate::invariants::{GENERATION, MADE_FOR, unsettled};
 
-/// I3: at the end, each Foo has its Deployment and a status that reports it, or a status that explains the difference. A status
-/// may lack the explanation only if the API server rejected that status.
+/// At the end, each Foo has its Deployment and a status that reports it, or a status that explains the difference. A status may
+/// lack the explanation only if the API server rejected that status.
 pub fn settled(case: &Case, found: &mut Vec<Violation>) {
     let of = |kind| {
         case.store
@@ -284,7 +284,8 @@ pub fn is_complete(deployment: &Value) -> bool {
         && is("replicas")
 }
 
-/// Checks a Foo for I3. `deployments` has each Deployment as stored, and as the controller requested it.
+/// Returns an error if the Foo is not in its desired state. `deployments` has each Deployment as stored, and as the controller
+/// requested it.
 fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Result<(), String> {
     let metadata = &foo["metadata"];
     if metadata["deletionTimestamp"].is_string() {
@@ -480,7 +481,7 @@ fn hangs(case: &Case, deployment: &str) -> bool {
     })
 }
 
-/// I6: while the system is idle, only the Lease changes, and no replica logs a warning.
+/// While the system is idle, only the Lease changes, and no replica logs a warning.
 pub fn at_rest(case: &Case, found: &mut Vec<Violation>) {
     let rest = rests_from(case);
     // Objects of a Foo are idle after the retries of that Foo and the Foos that share its Deployments.

@@ -1,4 +1,4 @@
-//! I5 and I16: a Deployment is changed only as its Foo specifies, and from a version that was read.
+//! A Deployment is changed only as its Foo specifies, and from a version that was read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -51,7 +51,7 @@ struct Deployment {
     complete_for: Vec<(Time, Option<String>)>,
 }
 
-/// I16: each change names the UID and the resourceVersion that it is based on.
+/// Each change names the UID and the resourceVersion that it is based on.
 pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
     for call in &case.trace.calls {
         let names = match (call.verb, &*call.resource) {
@@ -71,16 +71,14 @@ pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// I5 and I16, for each write of a Deployment.
+/// Checks each write of a Deployment by a replica:
 ///
-/// I16:
 /// - A Deployment is deleted only if its Foo no longer names it, and a live read has just shown its replacement to be complete.
 /// - It is deleted only if a replica wrote it or the Foo's status named it.
 /// - It is not deleted for a Foo that was seen to be terminating: the garbage collector deletes it.
 /// - None is created for a Foo that its writer knew to be terminating, and none repeatedly for a deleted Foo.
 /// - If the Foo does not specify replicas, the next Deployment begins with the replicas of the previous one.
-///
-/// I5: a patch changes only Deployments that a Foo controls, and only the fields that the Foo determines.
+/// - A patch changes only Deployments that a Foo controls, and only the fields that the Foo determines.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     let mut state = State::default();
     for (index, revision) in case.store.history().iter().enumerate() {

@@ -1,4 +1,4 @@
-//! I14: an Event reports a fact, and its repetitions are a series of the same Event.
+//! An Event reports a fact. If the fact recurs, the same Event becomes a series.
 
 use std::{collections::BTreeMap, time::Duration};
 

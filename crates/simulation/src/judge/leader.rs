@@ -1,4 +1,4 @@
-//! I1, I2, I9 and I10: only the leader writes, and there is a leader.
+//! Only the leader writes, and there is a leader.
 
 use std::{collections::BTreeMap, ops::Range, rc::Rc, sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ pub fn lease() -> Key {
     Key::new(Kind::Lease, LEASE_NAMESPACE, LEASE)
 }
 
-/// I1: a process that writes a Deployment or a Foo's status holds the Lease at that moment, in the order of the store.
+/// A process that writes a Deployment or a Foo's status holds the Lease at that moment, in the order of the store.
 ///
 /// There are two exceptions:
 /// - Another client edits the Lease, or a restored backup names another holder. The previous leader works until it notices. Its
@@ -118,8 +118,8 @@ struct Term<'a> {
     looks: Rc<Vec<(Time, Range<usize>)>>,
 }
 
-/// I9: the terms of two processes do not overlap, as each process sees its own term. A term begins with the response that
-/// grants it. It ends with the deadline of the last renewal, the release, or the end of the process.
+/// The terms of two processes do not overlap, as each process sees its own term. A term begins with the response that grants it.
+/// It ends with the deadline of the last renewal, the release, or the end of the process.
 ///
 /// There are three exceptions:
 /// - A process that has not seen the Lease held cannot distinguish a release by the holder from an edit by another client.
@@ -354,9 +354,9 @@ fn cleared(case: &Case) -> Vec<(Time, Range<usize>)> {
     cleared
 }
 
-/// I2, with the knowledge of each process and a tolerance of two steps: no write is sent after the end of the sender's term,
-/// nor after a response that names another holder. Each write has a `timeout=` that ends before another replica can take the
-/// Lease, even if the kernel delivers the write as late as possible.
+/// No write is sent after the end of the sender's term, nor after a response that names another holder. This is judged with the
+/// knowledge of each process, and with a tolerance of two steps. Each write has a `timeout=` that ends before another replica can
+/// take the Lease, even if the kernel delivers the write as late as possible.
 pub fn keeps_to_its_term(case: &Case, found: &mut Vec<Violation>) {
     const SLACK: Duration = STEP.saturating_mul(2);
     for life in &case.trace.lives {
@@ -462,7 +462,7 @@ fn won(call: &Call, identity: &str) -> Option<Time> {
     (is_write && is_holder && (200..300).contains(&code)).then_some(at)
 }
 
-/// I10: soon after the last fault, the Lease names a running process that renews it until the end.
+/// Soon after the last fault, the Lease names a running process that renews it until the end.
 pub fn somebody_leads(case: &Case, found: &mut Vec<Violation>) {
     let Some(from) = leads_from(case) else {
         return;

@@ -1,4 +1,4 @@
-//! R2: the garbage collector honors the owner references of Deployments.
+//! The garbage collector honors the owner references of Deployments.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{
     made, named,
 };
 
-/// R2: a Foo that is deleted in the foreground exists until its Deployments are deleted.
+/// A Foo that is deleted with foreground propagation exists until its Deployments are deleted.
 pub fn are_waited_for(case: &Case, found: &mut Vec<Violation>) {
     // UID of the owner of each Deployment that replicas wrote, by name.
     let mut ours = BTreeMap::<&str, &str>::new();

@@ -1,4 +1,4 @@
-//! I11 and Q3: a replica limits its requests, honors `Retry-After`, and resets the backoff after a success.
+//! A replica limits its requests, honors `Retry-After`, and resets the backoff after a success.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +14,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const WINDOW: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// I11: the number of requests of a replica is bounded, in total, by kind and by object, regardless of the responses.
+/// The number of requests of a replica is bounded, in total, by kind and by object, regardless of the responses.
 pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
     let attempts = |who, window: Duration| {
         let settings = case
@@ -98,8 +98,8 @@ pub fn subject(call: &Call) -> String {
     words.collect::<Vec<_>>().join("/")
 }
 
-/// I11: a `Retry-After` in a 429 or 503 delays the watch, the Events of the namespace, or the reconciled object with all its
-/// requests. The first reconcile of a new term does not wait. The election and permission reviews have their own pace.
+/// A `Retry-After` in a 429 or 503 delays the watch, the Events of the namespace, or the reconciled object with all its requests.
+/// The first reconcile of a new term does not wait. The election and permission reviews have their own pace.
 pub fn heeds(case: &Case, found: &mut Vec<Violation>) {
     let asks = case.trace.calls.iter().filter_map(|call| {
         let (at, code) = call.answered?;
@@ -140,8 +140,8 @@ pub fn heeds(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Q3: a success resets the backoff. The attempt number of a reconcile does not exceed the failures of the process with this
-/// object since the last success, plus one.
+/// A success resets the backoff. The attempt number of a reconcile does not exceed the failures of the process with this object
+/// since the last success, plus one.
 pub fn forgets(case: &Case, found: &mut Vec<Violation>) {
     let mut failures = BTreeMap::<_, u32>::new();
     for one in case.reconciles.values().flatten() {

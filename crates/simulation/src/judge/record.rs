@@ -1,4 +1,4 @@
-//! I8: the leader writes the fencing record.
+//! The leader writes the fencing record.
 
 use operator_testkit::api_server::{HOLDER, Key, Kind, RECORD, TERM};
 

@@ -1,4 +1,4 @@
-//! I13: statuses are written in time.
+//! The status of each Foo is written in time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! I10 and Q3: a failed reconcile is retried, but not before its delay has passed.
+//! A failed reconcile is retried, but not before its delay has passed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use super::{
     works::{SOON, holds},
 };
 
-/// I10: a reconcile that failed with a server error of the API server is retried when its delay has passed.
+/// A reconcile that failed with a 5xx response of the API server is retried when its delay has passed.
 pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
     const QUICK: Duration = Duration::from_secs(1);
     let holds = holds(case);
@@ -75,7 +75,7 @@ pub fn tries_again(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Q3: a retry does not begin before its delay has passed, and each failure of the object is counted.
+/// A retry does not begin before its delay has passed, and each failure of the object is counted.
 pub fn waits(case: &Case, found: &mut Vec<Violation>) {
     for (key, its) in &case.reconciles {
         for (number, one) in its.iter().enumerate() {
@@ -118,7 +118,7 @@ pub fn waits(case: &Case, found: &mut Vec<Violation>) {
     }
 }
 
-/// Q3: a failing object is retried with exponential backoff while only its own reconciles change anything.
+/// A failing object is retried with exponential backoff while only its own reconciles change anything.
 pub fn backs_off(case: &Case, found: &mut Vec<Violation>) {
     /// Upper bound of the attempts in a minute: ten that changes bring forward, and fourteen with a delay that doubles.
     const MOST: usize = 30;
@@ -219,7 +219,7 @@ fn may_be_contested(case: &Case, one: &Reconcile, foo: &str) -> bool {
     writes.count() > OFTEN
 }
 
-/// I10: a write that was rejected for a missing permission is retried when the permission is restored, without waiting for its
+/// A write that was rejected for a missing permission is retried when the permission is restored, without waiting for its
 /// backoff.
 pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
     /// Longest pause between two permission reviews, and the time of the reviews.

@@ -1,4 +1,4 @@
-//! I17: the limit on concurrent rollouts.
+//! The limit on concurrent rollouts, `max_rollouts`.
 
 use operator_testkit::api_server::Kind;
 use serde_json::Value;
@@ -7,7 +7,8 @@ use super::{
     super::trace::Call, Case, Violation, converge::text, deployments::is_going, made, named,
 };
 
-/// The rollouts under way that a process has started, and that no other client has changed since, do not exceed `max_rollouts`.
+/// A process has at most `max_rollouts` rollouts under way. Its rollouts count unless another client has changed the Deployment
+/// since.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     // Process that started each rollout, and the Deployment.
     let mut started = Vec::new();

@@ -1,4 +1,4 @@
-//! I15: the queue and the caches of a replica hold no more than exists.
+//! The queue and the caches of a replica contain only objects that exist.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! I13: statuses are true.
+//! A written status is correct.
 
 use std::{collections::BTreeMap, time::Duration};
 

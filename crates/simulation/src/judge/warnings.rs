@@ -1,4 +1,4 @@
-//! I14: a new error that a user has to fix is reported by an Event.
+//! A new error that a user has to fix is reported by an Event.
 
 use std::{ops::Range, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Q7: the limit on workers for a slow namespace.
+//! The limit on the workers of a slow namespace.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! I10: the holder of the Lease does the work.
+//! The holder of the Lease does the work.
 
 use std::{collections::BTreeMap, time::Duration};
 

@@ -1,4 +1,4 @@
-//! I6 and A3: no write is repeated without a reason, and replicas are written only if the Foo specifies them.
+//! No write is repeated without a reason, and `spec.replicas` is written only if the Foo specifies it.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::{super::trace::Call, Case, Violation, converge::owner, known::Known, made, named};
 use crate::invariants::GENERATION;
 
-/// I6: a process does not repeat a successful write until the object has changed, even if admission stored a different object.
-/// A list of the resource type is a reason to repeat it, because the schema may have changed.
+/// A process does not repeat a successful write until the object has changed, even if admission stored a different object. A list
+/// of the resource type is a reason to repeat it, because the schema may have changed.
 pub fn asked_once(case: &Case, found: &mut Vec<Violation>) {
     let mut asked = BTreeMap::<_, Vec<(Value, &Call)>>::new();
     for call in &case.trace.calls {
@@ -98,8 +98,8 @@ fn is_at(key: &Key, path: &str) -> bool {
         .ends_with(&format!("/{}/{kind}/{}", key.namespace, key.name))
 }
 
-/// A3: a Deployment's replicas are written only if its Foo specifies them in the generation that the write is made from, and
-/// with that value. A new Deployment may begin with the replicas of another Deployment of the Foo, as its writer knows it.
+/// A Deployment's replicas are written only if its Foo specifies them in the generation that the write is made from, and with
+/// that value. A new Deployment may begin with the replicas of another Deployment of the Foo, as its writer knows it.
 pub fn replicas(case: &Case, found: &mut Vec<Violation>) {
     let history = case.store.history();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();

@@ -337,7 +337,7 @@ impl World {
         answer
     }
 
-    /// Returns the response of a successful write without carrying it out: the object as it is, or the new one as it was sent.
+    /// Returns the response of a successful write, without the write: the stored object, or the new object as it was sent.
     fn ignore(&mut self, time: Time, arriving: &mut Arriving) -> Answer {
         if arriving.sent.method == Method::POST {
             return Answer::Whole {
@@ -733,7 +733,7 @@ fn html() -> Whole {
     )
 }
 
-/// Returns the response with another body. `call` makes the tokens of pages differ.
+/// Returns the response with the changes of this fault. `call` makes each page token unique.
 fn altered(happens: &Happens, call: usize, (code, headers, mut body): Whole) -> Whole {
     match happens {
         Happens::Html => return html(),
@@ -763,7 +763,7 @@ fn json_headers() -> Vec<(&'static str, String)> {
     vec![("Content-Type", "application/json".to_owned())]
 }
 
-/// Returns the path without the token of a page.
+/// Returns the path without `continue=`.
 fn first_page(path: &str) -> String {
     let Some((path, query)) = path.split_once('?') else {
         return path.to_owned();
