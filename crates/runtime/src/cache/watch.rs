@@ -177,7 +177,7 @@ pub(crate) async fn watch<V: Cached>(
 /// Whether the API server cannot stream a list: it is too old for that (400, 422), or has just learned of the resource type
 /// (429).
 ///
-/// Data that is not an event has the same result: the next list is paged, and returns a better error.
+/// A response that is not an event counts, too. The next list is then paged, and its error is more precise.
 fn means_no_stream(error: &Error) -> bool {
     match error {
         Error::Api(status) => matches!(status.code, 400 | 422 | 429),

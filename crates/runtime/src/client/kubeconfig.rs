@@ -375,7 +375,7 @@ mod tests {
         assert!(impersonation(&serde_json::from_value(user).unwrap()).is_err());
     }
 
-    /// A block in YAML (`token: |`) ends with a line break.
+    /// A block scalar in YAML (`token: |`) ends with a line break, which is not valid in an HTTP header.
     #[test]
     fn token_with_a_line_break_is_rejected() {
         for (token, is_valid) in [

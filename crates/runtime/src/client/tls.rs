@@ -1,7 +1,7 @@
 //! TLS to the API server: verification of its certificate, and the client certificate.
 //!
-//! kube also creates a rustls configuration. Unlike it, this one uses the verifier and the keys of [`crate::config::tls`], and
-//! reloads certificates in files.
+//! Unlike the rustls configuration of kube, this one uses the verifier and the keys of [`crate::config::tls`], and reloads
+//! certificate files.
 
 use std::{
     fmt, fs,
@@ -34,7 +34,7 @@ use crate::{
 /// Reload interval of certificate files.
 const PERIOD: Duration = Duration::from_mins(1);
 
-/// Connector with errors that name the usual cause.
+/// Connector whose errors name the usual cause.
 type Connector<C> = MapErr<HttpsConnector<C>, fn(BoxError) -> BoxError>;
 
 /// Wraps a connector in TLS.

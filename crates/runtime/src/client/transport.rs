@@ -15,8 +15,8 @@ pub use crate::api::status::retry_after;
 /// silence means that it is stuck.
 pub const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// Limit of the body of a response with `Retry-After`, in bytes. A `Status` is far shorter, and a faulty server may send an
-/// endless body.
+/// Maximum size of the body of an error response, in bytes. A `Status` is far shorter, and a faulty server may send an endless
+/// body.
 const LONGEST_STATUS: usize = 1 << 16;
 
 /// Service below a client's layers: sends a request to the API server and returns its response.
@@ -39,10 +39,11 @@ where
     Ok(text)
 }
 
-/// Makes the body of each error response a `Status`, with the header `Retry-After`, where [`retry_after`] finds it.
+/// Converts the body of each error response to a `Status`. Copies the header `Retry-After` of a 429 or 503 into it, where
+/// [`retry_after`] reads it.
 ///
-/// API Priority and Fairness and proxies send only the header. Proxies, and an API server without the resource type, send text
-/// or HTML, which kube's watch would take for an event.
+/// API Priority and Fairness and proxies send only the header. Proxies send HTML, and an API server without the resource type
+/// sends text. The watch of kube would parse both as events.
 ///
 /// # Errors
 /// Fails if the body of an error response cannot be read.
@@ -105,7 +106,7 @@ mod tests {
         serde_json::from_slice(&body.collect().await.unwrap().to_bytes()).unwrap()
     }
 
-    /// The server may send an endless body.
+    /// The body of an error response may be endless.
     #[tokio::test]
     async fn endless_error_response_is_not_read_to_its_end() {
         let blanks = || Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[b' '; 1 << 10])));
@@ -117,7 +118,8 @@ mod tests {
         assert_eq!(status["message"], "Service Unavailable");
     }
 
-    /// An API server without the resource type answers in text, and a proxy in HTML. A `Status` keeps all its fields.
+    /// The text of an API server without the resource type and the HTML of a proxy become a `Status`. An existing `Status` keeps
+    /// all its fields.
     #[tokio::test]
     async fn error_in_another_format_becomes_a_status() {
         let denied = r#"{"kind":"Status","code":403,"reason":"Forbidden","message":"no","details":{"kind":"foos"}}"#;

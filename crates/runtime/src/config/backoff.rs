@@ -1,7 +1,7 @@
 //! Exponential backoff of everything that is retried, on the crate [`backoff`].
 //!
-//! The crate's jitter and its time limit are off. Delays double exactly, as in client-go. A caller that needs jitter takes it from
-//! [`Host`](super::environment::Host), so that a simulation can repeat it. A controller never stops retrying.
+//! The crate's jitter and its time limit are off. Delays double exactly, as in client-go. A caller that needs jitter takes it
+//! from [`Host`](super::environment::Host), so that a simulation can repeat it. A controller never stops retrying.
 
 use std::{iter, time::Duration};
 

@@ -7,18 +7,18 @@ use serde::{Deserialize, Deserializer};
 
 /// The runtime's part of the effective configuration.
 ///
-/// [`load`](super::load) enforces the ranges of the [keys](super::keys). Code that constructs a `Config` must respect them itself.
+/// [`load`](super::load) enforces the ranges of the [keys](super::keys). Code that constructs a `Config` must respect the ranges.
 // All other keys belong to the application.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Config {
     /// Interval of the full resync.
     #[serde(with = "humantime_serde")]
     pub resync: Duration,
-    /// Number of workers. Slow namespaces have as many of their own.
+    /// Number of workers. Slow namespaces have the same number in addition.
     pub workers: u32,
     /// Namespaces of the objects; empty means all.
     pub namespaces: Vec<String>,
-    /// Time for running work to finish after a stop request.
+    /// Time limit for running reconciles after a stop request.
     #[serde(with = "humantime_serde")]
     pub shutdown_timeout: Duration,
     /// Kubeconfig file. It is read when the client is created.
@@ -76,7 +76,7 @@ pub struct LeaderElection {
     /// Time without a renewal after which another replica may take the Lease.
     #[serde(with = "humantime_serde")]
     pub lease_duration: Duration,
-    /// Time without a successful renewal after which the leader stops. `lease_duration` limits it, see above.
+    /// Time without a successful renewal after which the leader stops. Must be shorter than `lease_duration`, see above.
     #[serde(with = "humantime_serde")]
     pub renew_deadline: Duration,
     /// Pause between attempts to acquire or renew the Lease.

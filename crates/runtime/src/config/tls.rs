@@ -1,10 +1,10 @@
-//! Certificates and keys of TLS, for the clients of the API server and of the collector, and for the metrics server.
+//! TLS certificates and keys, for the clients of the API server and of the collector, and for the metrics server.
 //!
-//! Unlike rustls alone, and like Go, they accept:
+//! Like Go, and unlike rustls alone, this module accepts:
 //!
-//! - a server certificate that is itself in the CA bundle;
+//! - a CA certificate as the server's certificate, if the CA bundle contains it;
 //! - a CA bundle that contains an invalid certificate;
-//! - certificates of X.509 version 1 that this process presents.
+//! - an own certificate of X.509 version 1.
 
 use std::{error::Error as StdError, io, sync::Arc};
 
@@ -42,7 +42,7 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// Certificate authorities, as the verifier of a server.
+/// The certificate authorities of a CA bundle. Verifies the certificates of servers.
 #[derive(Debug)]
 pub(crate) struct Roots {
     all: Vec<CertificateDer<'static>>,
@@ -83,8 +83,8 @@ impl ServerCertVerifier for Roots {
             now,
         );
         verified.or_else(|error| {
-            // Go accepts a trusted certificate without a chain, so a CA may serve with its own certificate. Its validity period
-            // has been checked at this point, its name has not.
+            // Go accepts a trusted certificate without a chain, so a CA may serve with its own certificate. Before this error,
+            // rustls has checked the validity period, but not the name.
             if is_ca_as_end_entity(&error) && self.all.contains(end_entity) {
                 verify_server_name(&ParsedCertificate::try_from(end_entity)?, server_name)?;
                 return Ok(ServerCertVerified::assertion());
@@ -150,8 +150,8 @@ fn explained(error: rustls::Error) -> rustls::Error {
     E::Other(OtherError(Arc::new(Error(text)))).into()
 }
 
-/// Returns a readable error of a handshake. Adds the usual cause to the alert of a server whose key has an unsupported type:
-/// such a server sends no certificate.
+/// Makes an error of a handshake readable. A server whose key has an unsupported type sends the alert `handshake_failure` and no
+/// certificate, so the text for this alert names that cause.
 pub(crate) fn readable(error: BoxError) -> BoxError {
     let text = match innermost(&*error).downcast_ref() {
         Some(rustls::Error::AlertReceived(AlertDescription::HandshakeFailure)) => {
@@ -165,13 +165,13 @@ pub(crate) fn readable(error: BoxError) -> BoxError {
     Error::new(text).into()
 }
 
-/// Whether TLS failed: the server responds.
+/// Whether the cause is TLS. The server is reachable in that case.
 pub(crate) fn is_failure(error: &(dyn StdError + 'static)) -> bool {
     let cause = innermost(error);
     cause.is::<Error>() || cause.is::<rustls::Error>()
 }
 
-/// Returns the innermost cause. Unlike `source`, it enters an [`io::Error`] that wraps another error.
+/// Returns the innermost cause, including the error that an [`io::Error`] wraps. Its `source` would skip that error.
 fn innermost<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'static) {
     let mut cause = error;
     loop {
@@ -184,7 +184,7 @@ fn innermost<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError + 'st
     }
 }
 
-/// Certificate and key cannot be used together.
+/// A certificate and a key that cannot be used together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PairError {
     /// The key has an unsupported type or length.
@@ -198,8 +198,7 @@ pub enum PairError {
     Certificate,
 }
 
-/// Joins a certificate chain and its key. Accepts X.509 version 1, which rustls does not, because only the peer judges the
-/// certificate.
+/// Combines a certificate chain and its key. Unlike rustls, accepts X.509 version 1: only the peer verifies the certificate.
 pub(crate) fn pair(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -225,7 +224,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A certificate of X.509 version 1 and its key, which rcgen does not make.
+    /// A certificate of X.509 version 1 and its key. rcgen cannot create version 1.
     pub const VERSION_1: [&str; 2] = [
         "-----BEGIN CERTIFICATE-----\n\
          MIIBHTCBxQIUOWEhHNSj9ba6uCLaelJSvG+qYwkwCgYIKoZIzj0EAwIwETEPMA0G\n\

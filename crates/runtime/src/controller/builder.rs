@@ -224,8 +224,8 @@ impl<P: Primary> Informers<P> {
 }
 
 impl<P: Primary> Informers<P> {
-    /// Returns the records that hold the writes of `view` itself, and of at most [`MOST`] objects of each type that it
-    /// references or that reference it.
+    /// Returns the records that hold the writes of `view` and of related objects. These are, for each other type, at most
+    /// [`MOST`] objects that `view` references and [`MOST`] objects that reference it.
     pub fn holds(&self, key: &Key, view: &P) -> Vec<Record> {
         let by = Requester::of(view);
         let holds = self.iter().enumerate().flat_map(|(number, informer)| {

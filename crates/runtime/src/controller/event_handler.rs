@@ -30,7 +30,7 @@ pub(crate) struct EventHandler<P> {
 }
 
 impl<P: Primary> EventHandler<P> {
-    /// Changes before the scope is in sync are ignored: its initial sync covers them.
+    /// Enqueues the changed object. Changes before the scope is in sync are ignored, because its initial sync covers them.
     pub fn primary_changed(&self, change: &Change<P>) {
         if let Some(work_queue) = &*self.work_queue.borrow()
             && self.scopes.is_in_sync(&change.key)
@@ -46,8 +46,8 @@ impl<P: Primary> EventHandler<P> {
         }
     }
 
-    /// Enqueues the current and the previous owner, and the objects that reference the changed one. A referencing object may
-    /// wait for a name that another client's object had.
+    /// Enqueues the current owner, the previous owner, and the objects that reference the changed object. For example, an object
+    /// may wait until another client's object with the referenced name is deleted.
     pub fn dependent_changed<V: Cached>(&self, change: &Change<V>) {
         let work_queue = self.work_queue.borrow();
         let concerns = || !change.is_touch && self.scopes.is_in_sync(&change.key);
@@ -80,8 +80,8 @@ impl<P: Primary> EventHandler<P> {
     }
 }
 
-/// Whether only the status, metadata or unread fields changed. A panic counts as such a change: otherwise the object would be
-/// retried without delay.
+/// Whether the spec is unchanged: only the status, metadata or unread fields differ. After a panic, the spec counts as unchanged.
+/// Otherwise an object that always panics would be retried without delay.
 fn asks_for_the_same<P: Primary>(change: &Change<P>) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else {
         return false;

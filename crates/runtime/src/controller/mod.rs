@@ -63,17 +63,17 @@ use crate::{
 /// not limited.
 const STALL_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Shortest time for pending events to be written on shutdown, even if the drain used up the shutdown timeout.
+/// Minimum time limit for the pending events on shutdown. It applies even if the drain has used up the shutdown timeout.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
 /// A controller before it runs.
 pub struct Controller<R: Reconciler> {
     work: Arc<ObjectReconciler<R>>,
     scopes: Arc<Scopes>,
-    /// Ability that the election sees. Between terms, it equals the ability of `scopes`. During a term, it only becomes
-    /// `Nothing`, after the drain.
+    /// Eligibility that the election sees. Between terms, it equals that of `scopes`. During a term, it changes only to
+    /// [`Eligibility::None`], after the drain.
     ability: channel::Sender<Eligibility>,
-    /// Agenda of the current term, where changes enqueue objects.
+    /// Work queue of the current term, where changes enqueue objects. `None` between terms.
     work_queue: channel::Sender<Option<WorkQueue>>,
     counters: Vec<Count>,
     tasks: Tasks,
@@ -217,8 +217,8 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// Returns the ability of this replica to serve, for the election. During a term, it changes only to `Eligibility::None`.
-    /// The drain is then over, and the term may end.
+    /// Returns the eligibility of this replica, for the election. During a term, it changes only to `Eligibility::None`. At that
+    /// time the queue is drained, so the term may end.
     pub fn ability(&self) -> channel::Receiver<Eligibility> {
         self.ability.subscribe()
     }
@@ -292,7 +292,7 @@ impl<R: Reconciler> Controller<R> {
     /// Waits until pending events are written, for half of the remaining shutdown timeout. The other half is for the export of
     /// traces.
     pub async fn finish(mut self) {
-        // Drops the last sender of events. The writer of events then ends after the last one; no other task ends.
+        // Drops the last sender of events, so that the event writer ends after the last event. No other task ends.
         drop(self.work);
         let left = self.config.shutdown_timeout.saturating_sub(self.drained_in);
         let _ = timeout(LAST_EVENTS.max(left / 2), self.tasks.join_next()).await;
@@ -332,7 +332,7 @@ impl<R: Reconciler> Controller<R> {
             id,
         };
         let mut work = JoinSet::new();
-        // Half of the workers are for slow namespaces.
+        // As many workers again for slow namespaces.
         for _ in 0..self.config.workers * 2 {
             let worker = Worker {
                 kind: R::Primary::KIND,

@@ -24,7 +24,7 @@ use crate::{
     telemetry::{events::Recorder, log::log_once::LogLimiter, trace},
 };
 
-/// Reconciler and stores, which the workers share.
+/// The reconciler and its stores. The workers share it.
 pub(crate) struct ObjectReconciler<R: Reconciler> {
     pub reconciler: R,
     pub primary: Arc<Writer<R::Primary>>,
@@ -59,7 +59,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         self.reconciler.reconcile(&cx, &seen).await
     }
 
-    /// Verifies the object with a live read if a response cast doubt on the cached version. So no write is based on a deleted
+    /// Verifies the object with a live read if a response contradicts the cached version. So no write is based on a deleted
     /// object or an outdated spec.
     async fn check(
         &self,
@@ -108,13 +108,13 @@ impl<R: Reconciler> ObjectReconciler<R> {
         )
     }
 
-    /// Whether an earlier positive result still holds.
+    /// Whether an earlier [`is_up_to_date`](Self::is_up_to_date) returned `true`, and nothing has changed since.
     pub fn is_noted_up_to_date(&self, key: &Key) -> bool {
         let noted = self.primary.store().input_fingerprint(key);
         noted.is_some_and(|(view, noted)| noted == self.basis(key, &view))
     }
 
-    /// Returns a fingerprint of the related objects and of restored permissions.
+    /// Returns a fingerprint of the conditions of a cached result: the related objects, and the number of restored permissions.
     fn basis(&self, key: &Key, view: &R::Primary) -> u64 {
         self.informers.basis(key, view) ^ self.scopes.rights_regained(key) << 1
     }
@@ -128,13 +128,13 @@ impl<R: Reconciler> ObjectReconciler<R> {
             return true;
         };
         if objects.standing(key) != Freshness::Fresh {
-            // The retry after the conflict verifies the object, and this result does not shorten its delay. If the term has
-            // changed since, that retry is lost, and the add that follows replaces it.
+            // The caller adds the object. If a retry is pending, it keeps its delay and verifies the object. If the retry was
+            // lost with an earlier term, the add replaces it.
             return false;
         }
         let basis = self.basis(key, &seen.view);
-        // The result is not cached while a rejected status is suppressed: when the suppression expires, the status has to be
-        // written.
+        // The result is not cached while a rejected or ineffective status is suppressed: the status must be written when the
+        // suppression expires.
         let is_status_suppressed = self.primary.is_status_suppressed(key, &seen);
         let is_up_to_date = {
             let cx = Context {

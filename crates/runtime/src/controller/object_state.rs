@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl<R: Reconciler> ObjectReconciler<R> {
-    /// Returns the state of one object, or why there is none.
+    /// Returns the state of one object, or the reason if this replica does not have the object.
     pub(super) fn object_state(
         &self,
         key: &Key,
@@ -64,7 +64,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         })
     }
 
-    /// Returns the records of the writers and of the resync.
+    /// Returns the records of earlier writes and of the last resync.
     fn holds(&self, key: &Key, seen: &Snapshot<R::Primary>) -> Vec<Record> {
         let mut records = self.informers.holds(key, &seen.view);
         records.extend(self.primary.history.status_holds(key, seen));
@@ -77,7 +77,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
 }
 
 impl WorkQueue {
-    /// Returns the place of an object in the queue, and adds the records of the queue.
+    /// Returns the place of an object in the queue, and adds the queue's records to `records`.
     fn object_state(&self, key: &Key, records: &mut Vec<Record>) -> QueuedObject {
         let state = self.queue.key_state(key);
         let failed = self.failures.last(key);

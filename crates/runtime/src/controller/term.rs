@@ -1,4 +1,4 @@
-//! One term: its beginning and end, the queue that its attempts see, and the checks of all objects.
+//! Parts of one term: its beginning and end, the checks of all objects, and the [`Attempt`] that reconciles receive.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,11 +28,12 @@ pub(super) async fn gained(term: &mut channel::Receiver<Option<Term>>) -> u64 {
 /// Waits for the end of the term `id`.
 pub(super) async fn lost(term: &mut channel::Receiver<Option<Term>>, id: u64) {
     let other = |term: &Option<Term>| term.as_ref().is_none_or(|term| term.id() != id);
-    // A closed channel means that the election has ended, and no task renews the term.
+    // A closed channel means that the election task has ended, so no task renews the term.
     term.wait_for(other).await.map(drop).unwrap_or_default();
 }
 
-/// Enqueues the objects that are not up to date: those of each scope when it is in sync, and all at each resync.
+/// Checks objects, and enqueues those that are not up to date. Checks the objects of a scope when it is in sync and when missing
+/// permissions are restored, and all objects at each resync.
 pub(super) async fn check_objects<R: Reconciler>(
     work: Arc<ObjectReconciler<R>>,
     work_queue: WorkQueue,
@@ -67,7 +68,7 @@ pub(super) async fn check_objects<R: Reconciler>(
     );
 }
 
-/// A worker's attempt in the term `id`.
+/// The attempts of the workers in the term `id`.
 #[derive(Clone)]
 pub(super) struct TermAttempt {
     pub kind: &'static str,

@@ -536,8 +536,8 @@ async fn q3d_resync_retries_an_object_after_ten_periods() {
     }
 }
 
-/// Resyncs are skipped while nothing changes. One change triggers a check of all objects. An object whose result is not cached
-/// is checked at each resync.
+/// Resyncs are skipped while nothing changes. A change triggers a check of all objects. An object whose result is not cached is
+/// checked at each resync.
 #[tokio::test(start_paused = true)]
 async fn q4_nothing_is_looked_at_where_nothing_changes() {
     const FOR_A_TIME: u64 = 4;

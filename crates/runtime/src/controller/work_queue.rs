@@ -42,15 +42,15 @@ impl WorkQueue {
 
     /// Enqueues an object after a change that left its spec as it was, such as a status update.
     ///
-    /// If the object is failing, the queue may [defer](Queue::defer_to_retry) the change to the retry.
+    /// The queue may [defer](Queue::defer_to_retry) the change of a failing object to its next retry.
     pub fn enqueue_status_change(&self, key: Key, kind: &'static str) {
         if !self.queue.defer_to_retry(&key) {
             self.changed(key, kind);
         }
     }
 
-    /// Enqueues a failing object whose labels or annotations changed: a user may have removed the cause of the failure. The
-    /// limit on [status changes](Self::enqueue_status_change) applies.
+    /// Enqueues an object whose labels or annotations changed, if it is failing: a user may have removed the cause. The change
+    /// may be deferred, like a [status change](Self::enqueue_status_change).
     pub fn touched(&self, key: Key, kind: &'static str) {
         if self.queue.has_failed(&key) {
             self.enqueue_status_change(key, kind);
@@ -137,7 +137,8 @@ impl Triggers {
     }
 }
 
-/// Failing objects that are retried. The error is kept for as many as `/debug/state` shows.
+/// Failing objects that are retried. Keeps the errors of as many objects as `/debug/state` shows, and only the keys of the
+/// others.
 #[derive(Default)]
 pub(crate) struct Failures(Mutex<Failing>);
 
@@ -169,14 +170,14 @@ impl Failures {
         }
     }
 
-    /// Returns reason and error of the last failure, if they are kept.
+    /// Returns the reason and the error of the last failure, if they are kept.
     pub fn last(&self, key: &Key) -> Option<(&'static str, String)> {
         let failing = self.0.lock();
         let why = failing.known.get(key)?;
         Some((why.reason, why.error.clone()))
     }
 
-    /// Removes an object that has succeeded or is not retried.
+    /// Removes an object that has succeeded or that is not retried.
     pub fn forget(&self, key: &Key) {
         let mut failing = self.0.lock();
         if failing.known.remove(key).is_none() {

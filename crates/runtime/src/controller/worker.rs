@@ -1,4 +1,4 @@
-//! A worker: takes keys from the queue, reconciles them, and hands the results to the queue.
+//! A worker takes keys from the queue, reconciles them, and reports the results to the queue.
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -22,10 +22,12 @@ use crate::{
     telemetry::{log::log_once::LogLimiter, trace},
 };
 
-/// Trigger of a reconcile that follows [`Action::StatusPending`], for traces.
+/// Trigger of a reconcile that follows [`Action::StatusPending`]. Traces contain it. It also shows whether this action is
+/// returned twice in a row.
 const STATUS: &str = "status";
 
-/// Number of consecutive conflicts of one object that are not logged. They are common while a watch lags behind.
+/// Number of consecutive conflicts of one object that are logged only at the debug level. They are common while a watch lags
+/// behind.
 pub(super) const QUIET_CONFLICTS: u32 = 10;
 
 /// A worker and its shared state.
@@ -69,7 +71,7 @@ impl Worker {
         }
     }
 
-    /// Hands the result of an attempt to the queue. Logs each retry with its object, reason and delay.
+    /// Reports the result of an attempt to the queue. Logs each retry with its object and delay.
     pub fn complete(
         &self,
         item: WorkItem<Key>,
@@ -107,8 +109,7 @@ impl Worker {
             item.failures()
         };
         let delay = item.complete(Outcome::Failed(retry));
-        // A failure that is not retried is already logged with its report. A watch that merely lags would have caught up within
-        // these attempts.
+        // The reconciler has logged a failure that is not retried. After so many conflicts, the watch does not merely lag behind.
         let is_stuck = retry == Retry::Conflict && attempt > QUIET_CONFLICTS;
         if retry == Retry::OnChange {
         } else if (is_stuck || !retry.is_quiet()) && self.log.should_log(&error) {

@@ -1,5 +1,5 @@
-//! An API server for unit tests that knows one Lease, perhaps its fencing record, and nothing else: merge patches, conditional on
-//! a resourceVersion where there is one, conflicts, no-op writes, watches, and bad days.
+//! API server for unit tests, with one Lease and optionally its fencing record. It implements merge patches with an optional
+//! resourceVersion, conflicts, no-op writes and watches. A [`Mood`] makes it fail.
 
 use crate::config::app::tests::HOLDER_KEY;
 use futures::{Stream, StreamExt as _, stream};
@@ -21,22 +21,22 @@ pub enum Mood {
     Serves,
     Fails(u16),
     Hangs,
-    /// What is no JSON, with status 200.
+    /// Status 200 with a body that is not JSON.
     Garbage,
     /// The connection breaks.
     Resets,
-    /// A watch begins, says what is true now, and ends.
+    /// A watch sends the current Lease and ends.
     Ends,
-    /// A watch begins, says that the Lease was just released, and ends: another API server is behind.
+    /// A watch reports that the Lease was just released, and ends. Another API server may lag behind like this.
     EndsStale,
-    /// The same, and nothing more, for ever.
+    /// Like [`EndsStale`](Self::EndsStale), but the watch stays open.
     StaysStale,
 }
 
-/// How many requests are answered between two calls of [`FakeApi::requests`].
+/// Maximum number of requests that get a response between two calls of [`FakeApi::requests`].
 const LIMIT: usize = 10_000;
 
-/// What is asked for.
+/// Verb of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     Get,
@@ -56,11 +56,11 @@ pub struct FakeApi(Arc<Mutex<State>>);
 
 struct State {
     mood: Mood,
-    /// Of one verb, over `mood`.
+    /// Moods of single verbs. They take precedence over `mood`.
     moods: Vec<(Verb, Mood)>,
     lease: Option<Value>,
     record: Option<Value>,
-    /// The answer to every request for the record, unless it is 0.
+    /// Status of the response to each request for the record; 0 serves it.
     refuse_records: u16,
     changed: watch::Sender<Option<Value>>,
     version: u64,
@@ -81,7 +81,7 @@ impl FakeApi {
         })))
     }
 
-    /// One whose Lease was released: who comes need not wait (H12).
+    /// Returns a server whose Lease was released, so that a new replica need not wait.
     pub fn released() -> Self {
         let api = Self::new();
         api.put(&json!({
@@ -95,12 +95,12 @@ impl FakeApi {
         self.0.lock().mood = mood;
     }
 
-    /// What becomes of all requests of this verb, whatever the mood is.
+    /// Sets the mood for all requests of this verb.
     pub fn mood_of(&self, verb: Verb, mood: Mood) {
         self.0.lock().moods.insert(0, (verb, mood));
     }
 
-    /// Writes the Lease's spec as somebody else would.
+    /// Writes the Lease's spec as another client.
     pub fn put(&self, spec: &Value) {
         let mut state = self.0.lock();
         let uid = state.lease.as_ref().map_or_else(
@@ -118,7 +118,7 @@ impl FakeApi {
         state.changed.send_replace(None);
     }
 
-    /// Installs the fencing record as somebody else would have written it, or takes it away.
+    /// Writes the fencing record as another client, or deletes it.
     pub fn put_record(&self, annotations: Option<Value>) {
         let mut state = self.0.lock();
         state.version += 1;
@@ -128,12 +128,12 @@ impl FakeApi {
         });
     }
 
-    /// Answers every request for the fencing record with this failure; 0: serves it.
+    /// Rejects each request for the fencing record with this status; 0 serves it.
     pub fn refuse_records(&self, code: u16) {
         self.0.lock().refuse_records = code;
     }
 
-    /// Whom the fencing record names.
+    /// Returns the leader that the fencing record names.
     pub fn recorded(&self) -> String {
         let state = self.0.lock();
         let metadata = state.record.as_ref().map(|record| &record["metadata"]);
@@ -156,12 +156,12 @@ impl FakeApi {
             .to_owned()
     }
 
-    /// The requests since the last call of this.
+    /// Returns the requests since the last call.
     pub fn requests(&self) -> Vec<Seen> {
         std::mem::take(&mut self.0.lock().seen)
     }
 
-    /// The server as a service, to put layers on.
+    /// Returns the server as a service, below the layers of a client.
     pub fn service(&self) -> Service {
         let api = self.clone();
         BoxService::new(service_fn(move |request| {
@@ -202,7 +202,7 @@ impl FakeApi {
             uri: parts.uri.to_string(),
             body,
         });
-        // Whoever asks without a pause would keep paused time from going on.
+        // A client that sends requests without a pause would prevent paused time from advancing.
         if self.0.lock().seen.len() > LIMIT {
             return std::future::pending().await;
         }
@@ -262,7 +262,7 @@ impl State {
         of_verb.map_or(self.mood, |(_, mood)| *mood)
     }
 
-    /// What is there, and every change.
+    /// Returns the current Lease and each later change.
     fn watch(&self) -> impl Stream<Item = Value> + use<> {
         let mut changes = self.changed.subscribe();
         if self.lease.is_some() {

@@ -12,7 +12,7 @@ use std::{env, fmt};
 /// Maximum length in bytes. `kube-leader-election` also uses the identity as the field manager, which has this limit.
 const MAX: usize = 128;
 
-/// The Lease of an election, and the identity of this replica there.
+/// The identity of this replica in the election, and the namespace of the Lease.
 #[derive(Clone, Debug)]
 pub struct ElectionTarget {
     /// Identity of this replica.
@@ -22,10 +22,11 @@ pub struct ElectionTarget {
 }
 
 impl ElectionTarget {
-    /// Returns the identity of this process, and the configured namespace of the Lease or that of the pod.
+    /// Returns the identity of this process, and the namespace of the Lease: the configured namespace, or else the namespace of
+    /// the pod.
     ///
     /// # Errors
-    /// As [`Identity::of`], and [`Error::Namespace`] if the election has no namespace.
+    /// The errors of [`Identity::of`], and [`Error::Namespace`] if the election is enabled and has no namespace.
     pub(crate) fn of(
         app: &App,
         host: &Host,

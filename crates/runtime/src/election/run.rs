@@ -1,8 +1,8 @@
 //! The election: a loop around `kube-leader-election` that publishes this replica's term as `Option<Term>`.
 //!
-//! [`state_machine`](super::state_machine) chooses the next action without I/O. [`lease_guard`] makes the lock's requests and responses safe.
-//! This module executes the actions. A term ends well before another replica may take the Lease, and the fence keeps the
-//! controller's writes within the term.
+//! [`state_machine`](super::state_machine) chooses the next action without I/O. [`lease_guard`] makes the lock's requests and
+//! responses safe. This module executes the actions. A term ends well before another replica may take the Lease, and the fence
+//! keeps the controller's writes within the term.
 
 use kube::client::ClientBuilder;
 use tokio::sync::watch;

@@ -138,8 +138,8 @@ impl From<kube::Error> for ApiError {
     }
 }
 
-/// Whether the API server failed while it served the write, for example at the patch of a mutating webhook that does not fit the
-/// object. Such an error may last, so it is reported like a denial. The storage's own errors have other messages.
+/// Whether the API server failed during admission or processing of the write. An example is a webhook's patch that does not apply
+/// to the object. Such an error may be permanent, so it is reported like a denial. Errors of the storage have other messages.
 fn is_internal(status: &kube::core::Status) -> bool {
     status.code == 500 && status.message.starts_with("Internal error occurred: ")
 }

@@ -83,8 +83,8 @@ pub trait Reconciler: Send + Sync + 'static {
         nothing_to_do && !cx.has_changes.load(Relaxed)
     }
 
-    /// Returns the reconciler's own records that delay or skip a write of this object: name and sentence of each, for
-    /// `/debug/state?object=` and `doctor --object`. It must be fast and send no request.
+    /// Returns the name and a sentence for each of the reconciler's own records that delay or skip a write of this object.
+    /// `/debug/state?object=` and `doctor --object` show them. The method must be fast and send no request.
     fn why(&self, _key: &Key) -> Vec<(&'static str, String)> {
         Vec::new()
     }

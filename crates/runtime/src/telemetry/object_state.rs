@@ -1,6 +1,6 @@
 //! The response of `/debug/state?object=NAMESPACE/NAME`, which `doctor --object` prints: why one object is not written.
 //!
-//! All values are collected per request. Nothing is stored for it.
+//! The values are collected for each request. Nothing is stored in advance.
 
 use std::fmt;
 
@@ -28,8 +28,7 @@ pub const NO_OP_WRITE: &str = "noOpWrite";
 pub const PENDING_DELETION: &str = "pendingDeletion";
 pub const UP_TO_DATE: &str = "upToDate";
 
-/// All records of the runtime. An earlier one decides before a later one. The reconciler's own records come before
-/// [`REJECTED_STATUS`].
+/// All records of the runtime, the most decisive first. The reconciler's own records come before [`REJECTED_STATUS`].
 const ORDER: [&str; 12] = [
     READINESS,
     LEAST_DELAY,
@@ -49,7 +48,8 @@ const ORDER: [&str; 12] = [
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectState {
-    /// One sentence: the record that decides now.
+    /// Why the object is not written now, in one sentence: this replica does not lead, or its place in the queue, or the most
+    /// decisive record, or `nothing holds it`.
     pub reason: String,
     pub kind: String,
     pub namespace: String,
@@ -62,7 +62,7 @@ pub struct ObjectState {
     pub holder: Option<String>,
     /// `None` if the cache does not contain the object.
     pub cached: Option<CachedObject>,
-    /// Place in the queue; `None` if this replica reconciles nothing.
+    /// Place in the queue; `None` if this replica runs no workers.
     pub queue: Option<QueuedObject>,
     /// The records that hold the object or its dependents, the most decisive first. At most [`MOST`].
     pub records: Vec<Record>,
@@ -77,15 +77,16 @@ pub struct CachedObject {
     pub freshness: String,
 }
 
-/// Place of the object in the queue. It waits for a worker if it has a lane and no delay.
+/// Place of the object in the queue. With a lane, without a delay and not in work, it waits for a worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct QueuedObject {
-    /// The lane in which it waits or will wait: `event`, `retry` or `background`. `None`: it is not queued.
+    /// The lane in which the object waits, or will wait after its delay: `event`, `retry` or `background`. `None` if it is not
+    /// queued.
     pub lane: Option<String>,
-    /// Time until it is queued, if it is delayed.
+    /// Time until the end of its delay, if it is delayed.
     pub delayed_for_seconds: Option<f64>,
-    /// How long a worker has had it.
+    /// Duration of the attempt in progress.
     pub in_work_for_seconds: Option<f64>,
     /// Consecutive attempts without success.
     pub attempts: u32,
@@ -99,10 +100,10 @@ pub struct QueuedObject {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
-    /// Its name in the table of docs/design.md, "Why an object is not written".
+    /// Its name. The table in docs/design.md, "Why an object is not written", explains it.
     pub name: String,
     pub text: String,
-    /// Time until it ends by itself.
+    /// Time until it ends without a change, if that is known.
     pub ends_in_seconds: Option<f64>,
 }
 
@@ -142,7 +143,7 @@ pub struct ObjectWork {
 }
 
 impl ObjectState {
-    /// Combines the controller's part with the state of its replica.
+    /// Combines the controller's part with the state of the replica.
     pub fn new(key: &Key, work: ObjectWork, replica: State) -> Self {
         let mut records = work.records;
         records.sort_by_key(Record::rank);
@@ -200,7 +201,7 @@ impl ObjectState {
 }
 
 impl QueuedObject {
-    /// Describes the place of an object that is not delayed.
+    /// Describes the place of an object that a worker has, or that waits for a worker.
     fn place(&self) -> Option<String> {
         if let Some(time) = self.in_work_for_seconds {
             return Some(format!("a worker has had it for {}", span(time)));
@@ -213,10 +214,10 @@ impl QueuedObject {
     }
 }
 
-/// Returns the key in a query, if it has one.
+/// Returns the object that the query of a request names, if any.
 ///
 /// # Errors
-/// The parameter is not the key of a namespaced object.
+/// The parameter is not `NAMESPACE/NAME`.
 pub fn requested(query: &str) -> Result<Option<Key>, String> {
     let mut pairs = query
         .split('&')
@@ -224,7 +225,7 @@ pub fn requested(query: &str) -> Result<Option<Key>, String> {
     let Some((_, object)) = pairs.find(|(name, _)| *name == PARAMETER) else {
         return Ok(None);
     };
-    // No other character of a key is ever encoded.
+    // All other characters of a key are letters, digits, `-` or `.`, which no client encodes.
     let object = object.replace("%2F", "/").replace("%2f", "/");
     let key = parse(&object).map_err(|wanted| format!("{PARAMETER}={}: {wanted}", brief(&object)));
     key.map(Some)
@@ -233,7 +234,7 @@ pub fn requested(query: &str) -> Result<Option<Key>, String> {
 /// Parses `NAMESPACE/NAME`.
 ///
 /// # Errors
-/// It is not the key of a namespaced object.
+/// The text is not the key of a namespaced object.
 pub fn parse(object: &str) -> Result<Key, &'static str> {
     match object.split_once('/') {
         Some((namespace, name)) if is_subdomain(namespace, 63) && is_subdomain(name, 253) => {
@@ -276,7 +277,8 @@ mod tests {
         ObjectState::new(&Key::new("n", "a"), work, replica).reason
     }
 
-    /// The earlier record of the order decides, wherever it was found. The reconciler's own records have a place, too.
+    /// The first record of [`ORDER`] is the reason, in any order of collection. The reconciler's own records have a place in the
+    /// order, too.
     #[test]
     fn the_most_decisive_record_is_the_reason() {
         let own = [&ORDER[..8], &["own"], &ORDER[8..]].concat();
@@ -291,7 +293,8 @@ mod tests {
         }
     }
 
-    /// Records hold only the objects of the leader that no worker has.
+    /// A replica that does not lead comes first, then missing readiness, then a worker or the wait for one. The other records
+    /// follow.
     #[test]
     fn leadership_and_workers_come_before_records() {
         let placed = |change: &dyn Fn(&mut QueuedObject)| {
@@ -362,7 +365,7 @@ mod tests {
         }
     }
 
-    /// The response is bounded, however many records there are.
+    /// The response contains a limited number of records.
     #[test]
     fn few_records_are_shown() {
         let many = vec![Record::new(DISPUTE, "why"); 1000];

@@ -1,7 +1,7 @@
 //! The response of `/debug/state`, which `doctor` prints: the internal state of one replica.
 //!
-//! Only the errors of failing objects are stored for it, in [`Failures`](crate::controller::work_queue::Failures). All other values
-//! are collected per request; the cost grows with the number of watches and workers, plus at most [`MOST`] objects.
+//! Only the errors of failing objects are stored for it, in [`Failures`](crate::controller::work_queue::Failures). All other
+//! values are collected per request; the cost grows with the number of watches and workers, plus at most [`MOST`] objects.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! A resource type for tests, whose reconciler creates the Child that each Parent names; and an address without responses.
+//! Fixtures: a resource type `Parent`, whose reconciler creates the `Child` that a Parent names, and an address that never
+//! responds.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -262,7 +263,7 @@ pub fn logged(level: tracing::Level) -> (Arc<Mutex<Vec<u8>>>, tracing::subscribe
     (lines, tracing::subscriber::set_default(subscriber))
 }
 
-/// Returns an address at this port that drops each packet, and its sockets.
+/// Returns an address with this port that drops each packet. It does so until the returned sockets are dropped.
 pub(crate) fn silent(port: u16) -> (SocketAddr, (Socket, Vec<TcpStream>)) {
     // With a full backlog, the kernel drops further connections.
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();

@@ -119,7 +119,7 @@ impl Scopes {
         scopes.get(scope).is_some_and(|scope| scope.covers(key))
     }
 
-    /// Returns whether the scope of `key` is in sync, and its current problem. `None`: no scope covers `key`.
+    /// Returns whether the scope of `key` is in sync, and its current problem, if any. `None` if no scope covers `key`.
     pub fn state_of(&self, key: &Key) -> Option<(bool, Option<String>)> {
         let scopes = self.all.lock();
         let scope = scopes.iter().find(|scope| scope.covers(key))?;

@@ -117,7 +117,7 @@ fn credentials() -> Credentials {
     Credentials::take(&mut nobody).unwrap()
 }
 
-/// Connections that a slow API server caused to be opened are closed again, although one of them is in constant use.
+/// Connections that a slow API server caused to be opened are closed again, although one connection is in constant use.
 #[tokio::test]
 async fn a_connection_that_nobody_uses_is_closed() {
     const AT_ONCE: usize = 6;

@@ -77,7 +77,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs all checks, or those that concern `object` in its namespace. Must be called within a Tokio runtime.
+/// Runs all checks. With `object`, runs only the checks that can explain why this object is not written. Must be called within a
+/// Tokio runtime.
 ///
 /// # Errors
 /// See [`Error`]. An API server that does not respond is a result, not an error.
@@ -229,7 +230,7 @@ impl Doctor {
         checks
     }
 
-    /// The checks of one object, for which `namespaces` is only its namespace.
+    /// Returns the checks of one object. The setting `namespaces` of this `Doctor` contains only its namespace.
     fn checks_of<'a>(&'a self, object: &'a Key, is_watched: bool) -> Vec<Check<'a>> {
         let namespace = object.namespace();
         vec![

@@ -1,4 +1,5 @@
-//! One object, for `--object`: why it is not written. The cluster shows whether it exists, and a replica its records.
+//! The option `--object`: why one object is not written. The API server returns the object and its namespace. A replica returns
+//! the records that hold the object.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Namespace;
@@ -22,7 +23,7 @@ use crate::{
     },
 };
 
-/// Checks whether the object exists, is deleted, and is ready.
+/// Checks whether the object exists, is terminating, has a current status, and is ready.
 pub(super) async fn examine(doctor: &Doctor, object: &Key) -> Verdict {
     let kind = &doctor.needs.primary;
     let api = api_of(&doctor.client, kind, Some(object.namespace()));
@@ -72,7 +73,7 @@ fn judge(object: &DynamicObject, now: Timestamp) -> Verdict {
     if is_ready { ok(found) } else { warning(found) }
 }
 
-/// Checks whether the namespace is watched, and accepts new objects.
+/// Checks whether the namespace is watched, exists, and accepts new objects.
 pub(super) async fn namespace(client: &Client, name: &str, is_watched: bool) -> Verdict {
     if !is_watched {
         return error(
@@ -91,7 +92,7 @@ pub(super) async fn namespace(client: &Client, name: &str, is_watched: bool) -> 
     }
 }
 
-/// Returns the lines about the object on one replica. The last one is the reason.
+/// Returns the lines about the object on one replica. The last line is the reason.
 pub(super) async fn on_replica(doctor: &Doctor, object: &Key) -> Vec<Line> {
     let found = timeout(LIMIT, find(doctor, &path_of(object))).await;
     let found = found.unwrap_or_else(|_| Err(warning(format!("no answer in {LIMIT:?}"))));

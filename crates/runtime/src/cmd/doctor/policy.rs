@@ -125,7 +125,7 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
     Ok(has_an_account(client, &election).await?.unwrap_or(verdict))
 }
 
-/// Judges the policies for a replica without an election and without a namespace. No record can name such a replica, so a
+/// Judges the policies if the election is disabled and the namespace is unknown. No fencing record can name such a replica, so a
 /// bound policy rejects all its writes.
 fn nowhere(policies: &[DynamicObject], bindings: &[DynamicObject]) -> Verdict {
     let names = policies.iter().map(ResourceExt::name_any);

@@ -29,7 +29,7 @@ const LARGEST: usize = 16 << 20;
 /// Failing objects and caches that are listed. `/debug/state` has the others.
 const TOLD: usize = 5;
 
-/// The command in the container of a replica.
+/// Runs `doctor` in the container of a replica. Hints contain this command.
 pub(super) const EXEC: &str = "kubectl exec -n NAMESPACE POD -- /proc/1/exe doctor";
 
 pub(super) type Line = (String, Verdict);
@@ -46,7 +46,7 @@ pub(super) async fn examine(doctor: &Doctor) -> Vec<Line> {
     }
 }
 
-/// Requests a state at the configured address, on this machine.
+/// Requests the state with this request target, at the configured address on this machine.
 pub(super) async fn find<T: DeserializeOwned>(doctor: &Doctor, target: &str) -> Result<T, Verdict> {
     let http = &doctor.config.http;
     if !http.debug_state {
@@ -90,7 +90,7 @@ fn here(addr: SocketAddr) -> SocketAddr {
     addr
 }
 
-/// Requests the state with this request target at `address`, with the credentials of `kube`.
+/// Requests the state with this request target from `address`, with the credentials of `kube`.
 pub(crate) async fn ask<T: DeserializeOwned>(
     address: &str,
     target: &str,

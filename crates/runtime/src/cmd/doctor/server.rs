@@ -15,7 +15,7 @@ use crate::{
     config::tls::{SUPPORTED, is_failure},
 };
 
-/// Remedy if there is no response.
+/// Remedy if the API server does not respond.
 pub const REACHABLE: &str =
     "check that it runs, and that the address is right (--kubeconfig, --master)";
 

@@ -49,7 +49,7 @@ pub struct Hook {
     /// The names of the webhook and of its configuration.
     pub(super) id: String,
     pub(super) spec: Value,
-    /// The API server calls mutating webhooks one after another, and then the validating ones at the same time.
+    /// The API server calls the mutating webhooks of a write one after another, and then all validating webhooks concurrently.
     pub(super) is_mutating: bool,
     /// Why the webhook cannot be called, if known.
     pub(super) down: Option<String>,

@@ -337,8 +337,8 @@ fn in_the_way(hook: &Hook, judged: &Judged, is_broad: bool, limit: Duration) -> 
     }
 }
 
-/// Returns the webhooks that exceed the time limit of a write together, but not alone: all mutating ones, and the slowest
-/// validating one. Events are not work.
+/// Returns the groups of webhooks whose timeouts add up to the time limit of a write, while each timeout is shorter. A group
+/// contains all mutating webhooks of the write and its slowest validating webhook. Writes of events are ignored.
 fn together<'a>(
     hooks: &[Hook],
     writes: &[Write],

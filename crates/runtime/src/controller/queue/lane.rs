@@ -129,22 +129,22 @@ pub struct Stats {
 /// Place of one key in the queue, and the remaining times of its delays.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct KeyState {
-    /// The lane in which it waits or will wait.
+    /// The lane in which the key waits, or will wait after its delay.
     pub lane: Option<Lane>,
     /// Time until a delayed key is queued.
     pub delay: Option<Duration>,
     /// Duration of the attempt in progress.
     pub in_work: Option<Duration>,
-    /// Failures and quiet retries since the last success.
+    /// Failures since the last success, and quiet retries since the last failure.
     pub attempts: u32,
-    /// Whether the delay is that of a retry.
+    /// Whether the delay belongs to a retry.
     pub is_retry: bool,
-    /// Time until a change may queue the key: the rest of a `Retry-After`.
+    /// Rest of a `Retry-After`. No change queues the key earlier.
     pub least: Option<Duration>,
-    /// Time until the change limit permits the key, if that is why it is delayed.
+    /// Time until the [change limit](super#change-limit) permits the key, if it is delayed on [`Lane::Event`].
     pub change_limit: Option<Duration>,
     /// Whether the namespace of the key is slow.
     pub is_slow: bool,
-    /// Whether a change that keeps the spec waits for the retry.
+    /// Whether a change that kept the spec is [deferred to the retry](super::Queue::defer_to_retry).
     pub has_deferred: bool,
 }

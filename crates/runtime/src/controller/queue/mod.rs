@@ -70,19 +70,18 @@ use bucket::later;
 use lane::{KeyState, Lane, Stats};
 use state::{RetryCounts, State};
 
-/// Shortest delay of an object that requests its own requeue. So one object causes at most ten reconciles per second in this
-/// way.
+/// Shortest delay of a requeue that the reconciler requests. It limits such reconciles of one object to ten per second.
 pub(crate) const MIN_REQUEUE_DELAY: Duration = Duration::from_millis(100);
 
 /// Result of an attempt.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome {
-    /// Nothing is left to do. The failures of the key are forgotten.
+    /// The object is in its desired state. The failures of the key are forgotten.
     Done,
     /// Like [`Done`](Self::Done), but the key is queued again after this delay, at least [`MIN_REQUEUE_DELAY`].
     After(Duration),
-    /// Neither a success nor a failure. The key is queued again on [`Lane::Background`], after [`MIN_REQUEUE_DELAY`] if its
-    /// last attempt had this outcome too.
+    /// The status is not written yet: neither a success nor a failure. The key is queued again on [`Lane::Background`]. If the
+    /// previous attempt had this outcome too (`again`), it is queued after [`MIN_REQUEUE_DELAY`].
     StatusPending { again: bool },
     /// The attempt failed.
     Failed(Retry),
@@ -150,8 +149,9 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.call_worker(state);
     }
 
-    /// Records a change that kept the object's spec. Returns whether the change is deferred to the [retry of a failing
-    /// object](status_changes). If that retry does not come, the change is enqueued after the attempt.
+    /// Records a change that kept the object's spec. Returns `true` if the change is [deferred to the retry](status_changes) of
+    /// the failing object. If the next attempt does not fail, there is no such retry, and the queue enqueues the key after that
+    /// attempt.
     #[must_use]
     pub fn defer_to_retry(&self, key: &K) -> bool {
         self.0.state.lock().defer_to_retry(key)
@@ -205,8 +205,8 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.0.state.lock().heartbeat(key, Instant::now());
     }
 
-    /// Forgets the failures of `key`. A queued key keeps its place, unless its namespace was slow only because of it. If its
-    /// namespace recovers, other keys become ready. No worker is woken for them here: the release of `key` does that.
+    /// Forgets the failures of `key`. A queued key keeps its place, unless its namespace was slow only because of it. If the
+    /// namespace recovers, other keys become ready. The release of `key` wakes a worker for them.
     fn forget(&self, key: &K) {
         let now = Instant::now();
         self.state(now).forget(key, now);
@@ -306,7 +306,7 @@ impl<K: Clone + Eq + Hash> Drop for Watch<'_, K> {
 /// A key with a worker. No other worker gets the key until this is dropped.
 ///
 /// A drop releases the key without a result, for example when an attempt was cut short. The key is queued again only if it was
-/// added during the attempt. Do not move the item into code that may panic. The caller can then count the panic as a failure.
+/// added during the attempt. Keep the item outside of code that may panic, so that its owner can count the panic as a failure.
 #[must_use = "dropping it gives the key back"]
 pub struct WorkItem<K: Clone + Eq + Hash> {
     queue: Queue<K>,
@@ -351,8 +351,8 @@ impl<K: Clone + Eq + Hash> WorkItem<K> {
                 (self.queue).add_after(self.key.clone(), Lane::Background, delay);
                 self.forget();
             }
-            // The drop keeps the count of failures. Otherwise each postponed status would reset the backoff of a status that
-            // cannot be written.
+            // The count of failures is kept. Otherwise each postponed status would reset the backoff of a status that cannot be
+            // written.
             Outcome::StatusPending { again: true } => {
                 (self.queue).add_after(self.key.clone(), Lane::Background, MIN_REQUEUE_DELAY);
             }

@@ -82,7 +82,8 @@ pub struct Model {
     failures: Vec<Key>,
     /// One entry for each quiet retry since the last failure or success.
     quiet: Vec<Key>,
-    /// Keys whose last attempt failed. For each: the failed attempts in a row that had a change, and whether one came since.
+    /// Keys whose last attempt failed. The values are the number of consecutive failed attempts with a change, and whether a
+    /// change arrived since the last attempt.
     failed: Vec<(Key, u32, bool)>,
     /// Time when the burst of each key is full again.
     whole: [u64; 9],

@@ -472,7 +472,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.is_over(key, now);
     }
 
-    /// Queues a key whose change was [deferred](Self::defer_to_retry) to a retry, after an attempt that did not fail.
+    /// Queues a key with a [deferred](Self::defer_to_retry) change, after an attempt that did not fail.
     fn enqueue_deferred(&mut self, key: &K, now: Instant) {
         if self.status_changes.has_deferred(key) {
             self.enqueue(key.clone(), Lane::Event, now);

@@ -1,12 +1,12 @@
 //! Changes of failing objects that keep the spec, such as a status update.
 //!
-//! The object's own reconcile may have caused such a change. So it bypasses the backoff at most [`BYPASSES`] times in a row.
-//! Otherwise an object whose error message differs each time would be retried without delay. The limit applies to all clients,
-//! so the cause of a change need not be known.
+//! The reconcile itself may have caused such a change. If each failed attempt wrote a status with another error message, and each
+//! change bypassed the backoff, the object would be retried without delay. So only [`BYPASSES`] attempts in a row bypass the
+//! backoff. The limit applies to changes by any client, so the queue need not know their cause.
 
 use std::{collections::HashMap, hash::Hash};
 
-/// Bypasses of the backoff in a row.
+/// Maximum number of consecutive bypasses of the backoff.
 pub(crate) const BYPASSES: u32 = 10;
 
 /// Keys whose last attempt was a failure.
@@ -14,7 +14,7 @@ pub(super) struct StatusChanges<K>(HashMap<K, Changes>);
 
 #[derive(Default)]
 struct Changes {
-    /// Consecutive failed attempts with a change during the attempt, or between it and the previous one.
+    /// Consecutive failed attempts for which a change arrived: during the attempt, or since the previous one.
     attempts: u32,
     /// Whether a change arrived since the last attempt ended.
     has_changed: bool,
@@ -62,7 +62,8 @@ impl<K: Clone + Eq + Hash> StatusChanges<K> {
         };
     }
 
-    /// Records an attempt that did not fail. Returns whether a change was deferred to a retry, which does not follow.
+    /// Records an attempt that did not fail. Returns whether a change was deferred. The caller must then enqueue the key, because
+    /// no failure causes the retry.
     pub(super) fn has_deferred(&mut self, key: &K) -> bool {
         self.0.remove(key).is_some_and(|it| it.are_deferred())
     }

@@ -587,8 +587,8 @@ async fn q1_delayed_adds_collapse_to_the_earliest() {
 
 // ---------- change limit ----------
 
-/// A key that changes during each attempt has a burst of attempts, then one per second. It delays no other key, and no record
-/// of it remains in the end. This holds for attempts that fail and for those that succeed.
+/// A key that changes during each attempt has a burst of attempts, then one per second. It delays no other key, and no record of
+/// it remains in the end. This holds for failed and for successful attempts.
 #[tokio::test(start_paused = true)]
 async fn q3e_key_that_always_changes_is_paced() {
     for (fails, before) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -1,4 +1,4 @@
-//! Each record that holds an object is shown, and disappears when it holds the object no longer.
+//! `/debug/state?object=` contains each record while it holds the object, and no longer.
 
 use super::*;
 use crate::{
@@ -211,7 +211,7 @@ async fn records_of_the_cache_are_shown() {
     assert_eq!(world.names(), [""; 0]);
 }
 
-/// The records of a dependent are shown with its name, even if it does not exist.
+/// The records of a dependent contain its name, even if it does not exist.
 #[tokio::test(start_paused = true)]
 async fn records_of_the_writers_are_shown() {
     let world = World::new().await;

@@ -307,7 +307,7 @@ async fn h7_nothing_is_missing_in_what_is_read() {
     let released = [
         json!({"leaseDurationSeconds": 1, "acquireTime": at, "renewTime": at}),
         json!({"holderIdentity": null, "leaseDurationSeconds": 1, "acquireTime": at, "renewTime": at}),
-        // One time has several notations.
+        // The notation of a time is not unique.
         json!({"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": at, "renewTime": "2020-01-01T00:00:00Z"}),
     ];
     let not_yet = [
@@ -455,7 +455,7 @@ fn h11_what_a_write_made_is_newer_than_what_it_was_based_on() {
 }
 
 /// Other replicas do not see a renewal with the time of the previous one, so its holder must not rely on it. Each renewal has a
-/// later time, whatever the clock shows.
+/// later time, even if the clock does not advance.
 #[tokio::test(start_paused = true)]
 async fn h11_a_renewal_by_a_clock_that_stands_still_is_seen() {
     let api = FakeApi::released();

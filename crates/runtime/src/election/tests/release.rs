@@ -182,7 +182,7 @@ async fn a_leader_that_lets_go_waits_for_its_writes() {
     assert_eq!(api.holder(), "");
 }
 
-/// A restarted container continues with the Lease of the previous process, and does not know its writes. One may be in flight
+/// A restarted container continues with the Lease of the previous process, and does not know its writes. A write may be in flight
 /// for the longest time limit of a write.
 #[tokio::test(start_paused = true)]
 async fn who_goes_on_with_a_lease_waits_for_the_writes_of_the_process_before_it() {

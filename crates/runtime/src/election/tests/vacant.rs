@@ -95,7 +95,7 @@ async fn h12_who_has_not_led_leads_no_sooner_than_a_lease_after_a_deletion() {
 enum Edit {
     /// The holder is cleared.
     Cleared,
-    /// The duration becomes that of a released Lease, too.
+    /// The holder is cleared, and the duration is set to the value of a released Lease.
     ClearedAndShortened,
     /// A copy of the released Lease is applied.
     CopyApplied,
@@ -241,7 +241,7 @@ proptest! {
             assert_eq!(api.holder(), "a_1");
             sleep(LEASE).await;
             assert_eq!(a.id(), Some(1));
-            // The same content during a term does not prevent leadership either.
+            // This content does not prevent leadership during a term either.
             api.put(&spec);
             sleep(RETRY * 2).await;
             a.leads(true, Duration::from_hours(1) + RETRY * 2).await;

@@ -187,7 +187,8 @@ impl Entry {
         is_undone && fields.iter().all(|field| self.asked.contains(field))
     }
 
-    /// Returns the delay of a correction for the owner `by`, unless it is over.
+    /// Returns the remaining delay of the next correction for the owner `by`. `None` if the delay has passed, the dispute is
+    /// over, or the owner has a new generation.
     fn wait(&self, by: Requester<'_>) -> Option<Wait> {
         let time = self.pause().saturating_sub(self.last.elapsed());
         let holds = !time.is_zero() && !self.is_over() && self.generation == by.generation;
@@ -236,8 +237,8 @@ impl DisputeTracker {
         Some(Wait { is_first, ..wait })
     }
 
-    /// Returns the delay of a correction, if the object in the state `found` may need one: its state is not that after the last
-    /// write.
+    /// Returns the remaining delay of the next correction, if the object may need one: its state `found` differs from the state
+    /// after the last write.
     #[must_use]
     pub fn of(&self, key: &Key, by: Requester<'_>, found: impl Hash) -> Option<Wait> {
         let entries = self.entries.lock();
@@ -247,8 +248,8 @@ impl DisputeTracker {
             .filter(|_| entry.left != self.hasher.hash_one(found))
     }
 
-    /// Records a write for the owner `by`: the object's state before (`found`) and after (`left`), which is `None` if the outcome
-    /// is unknown.
+    /// Records a write for the owner `by`, with the object's state before (`found`) and after the write (`left`). `left` is
+    /// `None` if the outcome is unknown.
     ///
     /// Sometimes removes expired entries. If `exists` returns `false` for an object, this also removes the entry of the object,
     /// unless it counts corrections.

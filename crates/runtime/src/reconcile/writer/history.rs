@@ -1,6 +1,6 @@
 //! Earlier writes, and the reasons for which another write of the same object waits or is skipped.
 //!
-//! Each method is one question about an object, or records the response to one write. The records are kept per process.
+//! Each method either answers one question about an object or records the outcome of one write. The records are kept per process.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -27,18 +27,18 @@ use crate::{
     },
 };
 
-/// resourceVersion of a missing object.
+/// Version of a missing object. The API server never uses it.
 pub(super) const ABSENT: u64 = 0;
 
-/// How long a rejected status is not written again while its object is unchanged. It equals the default of `backoff.max`. After
-/// this time, the CRD may have changed.
+/// Time for which a rejected status is not sent again while its object is unchanged. It equals the default of `backoff.max`.
+/// After this time, the CRD may have changed.
 const REJECTED: Duration = Duration::from_secs(1000);
 
-/// Writes of the objects of one resource type.
+/// Earlier writes of the objects of one resource type.
 pub(crate) struct WriteHistory<V> {
     store: Arc<Store<V>>,
     disputes: DisputeTracker,
-    /// The status changes independently of the other fields.
+    /// Separate, because the status changes independently of the other fields.
     status_disputes: DisputeTracker,
     no_op_patches: NoOpWrites,
     no_op_statuses: NoOpWrites,
@@ -59,8 +59,8 @@ impl<V: Cached> WriteHistory<V> {
         }
     }
 
-    /// How long does this write wait, because other clients revert it or earlier outcomes are unknown? `found` is the version of
-    /// the object.
+    /// Returns the delay of this write, if other clients revert it or the outcomes of earlier writes are unknown. `found` is the
+    /// version of the object.
     pub fn delay(
         &self,
         key: &Key,
@@ -84,13 +84,14 @@ impl<V: Cached> WriteHistory<V> {
         self.disputes.record(key, by, write, found, left, exists);
     }
 
-    /// Is this patch known to have no effect on the object in this state?
+    /// Whether this patch is known to have no effect on the object in this state.
     pub fn is_no_op_patch(&self, key: &Key, seen: &V, patch: &Value) -> bool {
         let list = self.list(key);
         (self.no_op_patches).contains(key, patch.to_string(), Content(seen), list)
     }
 
-    /// Records a patch that was sent after `list`, left the object as `left`, and had an effect or not.
+    /// Records the outcome of a patch that was sent after `list`: the resulting object `left`, and whether the patch had an
+    /// effect.
     pub fn record_patch(
         &self,
         key: &Key,
@@ -107,7 +108,7 @@ impl<V: Cached> WriteHistory<V> {
         }
     }
 
-    /// Which records hold the writes of this object for the owner `by`?
+    /// Returns the records that hold the writes of this object for the owner `by`.
     pub fn holds(&self, key: &Key, by: Requester<'_>) -> Vec<Record> {
         let object = format!("{} {key}", V::KIND.kind);
         let seen = self.store.get(key);
@@ -128,8 +129,7 @@ impl<V: Cached> WriteHistory<V> {
         records
     }
 
-    /// Returns a function that checks whether the store contains an object. Records of objects that no longer exist are removed
-    /// with it.
+    /// Returns a function that checks whether the store contains an object. It is used to remove the records of deleted objects.
     fn exists(&self) -> impl Fn(&Key) -> bool {
         |key| self.store.version(key).is_some()
     }
@@ -140,7 +140,7 @@ impl<V: Cached> WriteHistory<V> {
 }
 
 impl<P: Primary> WriteHistory<P> {
-    /// How long does this status wait, because other clients revert it or earlier outcomes are unknown?
+    /// Returns the delay of this status, if other clients revert it or the outcomes of earlier writes are unknown.
     pub fn status_delay(
         &self,
         key: &Key,
@@ -166,7 +166,7 @@ impl<P: Primary> WriteHistory<P> {
         (self.status_disputes).record(key, by, write, found, left, exists);
     }
 
-    /// Is this status known to have no effect, or to be rejected?
+    /// Whether this status is known to have no effect or to be rejected.
     pub fn is_futile_status(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool {
         let list = self.list(key);
         let status = || Says::<P>(status);
@@ -174,14 +174,15 @@ impl<P: Primary> WriteHistory<P> {
             || (self.rejected_statuses).contains(key, status(), seen.version, list)
     }
 
-    /// Will a status of this version be written again, although it had no effect or was rejected?
+    /// Whether a status of this version had no effect or was rejected, is suppressed for now, and will be sent again even if
+    /// nothing changes.
     pub fn is_status_suppressed(&self, key: &Key, seen: &Snapshot<P>) -> bool {
         let list = self.list(key);
         (self.rejected_statuses).has_passing(key, seen.version, list)
             || (self.no_op_statuses).has_passing(key, stored(&*seen.view), list)
     }
 
-    /// Which records hold the status?
+    /// Returns the records that hold the status.
     pub fn status_holds(&self, key: &Key, seen: &Snapshot<P>) -> Vec<Record> {
         let (view, list) = (&*seen.view, self.list(key));
         let status = format!("the status of {} {key}", P::KIND.kind);
@@ -205,7 +206,8 @@ impl<P: Primary> WriteHistory<P> {
         records.into_iter().flatten().collect()
     }
 
-    /// Records a status that was sent after `list`, left the object as `left`, and had an effect or not.
+    /// Records the outcome of a status that was sent after `list`: the resulting object `left`, and whether the status had an
+    /// effect.
     pub fn record_status(
         &self,
         key: &Key,
@@ -229,14 +231,14 @@ impl<P: Primary> WriteHistory<P> {
     }
 }
 
-/// The number of the list is always 0: schemas do not apply to finalizers, so a relist is no reason to send the request again.
+/// All lists count as the same list 0: schemas do not apply to finalizers, so a relist is no reason to send the request again.
 impl<P: Finalizable> WriteHistory<P> {
-    /// Is this change of a finalizer known to have no effect on the object in this state?
+    /// Whether this change of a finalizer is known to have no effect on the object in this state.
     pub fn is_no_op_finalizer(&self, key: &Key, change: (&str, bool), seen: &P) -> bool {
         (self.no_op_finalizers).contains(key, change, finalized(seen), 0)
     }
 
-    /// Records a change of a finalizer that left the object as `left`, and had an effect or not.
+    /// Records the outcome of a change of a finalizer: the resulting object `left`, and whether the change had an effect.
     pub fn record_finalizer(&self, key: &Key, change: (&str, bool), left: &P, had_effect: bool) {
         let finalizers = &self.no_op_finalizers;
         if had_effect {
@@ -275,7 +277,7 @@ fn finalized<P: Finalizable>(view: &P) -> impl Hash {
     (view.uid(), view.generation(), view.finalizers())
 }
 
-/// A status that is hashed including its times.
+/// Hashes a status with its times, unlike [`Says`].
 struct Whole<'a, S>(&'a S);
 
 impl<S: Serialize> Hash for Whole<'_, S> {
@@ -286,7 +288,7 @@ impl<S: Serialize> Hash for Whole<'_, S> {
     }
 }
 
-/// Returns a value that stands for the status without its times.
+/// Returns the hash of the status without its times.
 fn fingerprint_of<P: Primary>(status: &P::Status) -> Value {
     let mut hasher = DefaultHasher::new();
     Says::<P>(status).hash(&mut hasher);

@@ -186,8 +186,8 @@ impl<V: Cached> Writer<V> {
         stored.ok_or(ApiError::Conflict)
     }
 
-    /// Sends the patch of `seen`, if it is [needed](Self::is_needed). Then calls `plan` with the response, to find changes without
-    /// effect.
+    /// Sends the patch of `seen`, if it is [needed](Self::is_needed). Then calls `plan` with the response, to find changes
+    /// without effect.
     ///
     /// Built-in resource types get a strategic merge patch, custom resources a merge patch.
     ///

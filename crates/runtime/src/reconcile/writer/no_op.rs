@@ -130,7 +130,7 @@ impl NoOpWrites {
         self.known(key, left, list, is_passing).is_some()
     }
 
-    /// Returns the age of an entry for any request on the object `key` in the state `left`.
+    /// Returns the age of a request, any request, that is known to have no effect on the object `key` in the state `left`.
     #[must_use]
     pub fn age(&self, key: &Key, left: impl Hash, list: u32) -> Option<Duration> {
         let entry = self.known(key, left, list, |_| true)?;

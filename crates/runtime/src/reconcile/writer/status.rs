@@ -23,8 +23,8 @@ impl<P: Primary> Writer<P> {
         *status != *seen.view.status() && !self.history.is_futile_status(key, seen, status)
     }
 
-    /// Writes the status if it is [news](Self::needs_status_update), and sends the `event` that explains it. If the API server rejects the
-    /// status, the event is sent only if it is a warning.
+    /// Writes the status if it is [news](Self::needs_status_update), and sends the `event` that explains it. If the API server
+    /// rejects the status, the event is sent only if it is a warning.
     ///
     /// # Errors
     /// See [`ApiError`].

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
     use crate::testing::fixtures::silent;
 
-    /// A name has two addresses, and the first one drops each packet. The second one is connected to.
+    /// A name has two addresses, and the first address drops each packet. The connector uses the second address.
     #[tokio::test(start_paused = true)]
     async fn a_name_of_which_one_address_is_silent_is_connected_to() {
         let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();

@@ -348,8 +348,8 @@ mod tests {
         );
     }
 
-    /// As with Go, the client certificate may be of X.509 version 1, and the collector's certificate may be a trusted one with
-    /// `CA:TRUE`.
+    /// As with Go, the client certificate may be of X.509 version 1, and the collector's certificate may be a CA certificate of
+    /// the CA bundle.
     #[tokio::test]
     async fn certificates_are_accepted_as_by_go() {
         let folder = tempfile::tempdir().unwrap();

@@ -103,7 +103,7 @@ struct Show {
     object: Arc<ShowObject>,
 }
 
-/// Returns the state of one object in the controller, or why there is none.
+/// Returns the controller's state of one object, or the reason if the replica does not have the object.
 type ShowObject = dyn Fn(&Key) -> Result<ObjectWork, String> + Send + Sync;
 
 impl Server {

@@ -190,7 +190,7 @@ async fn state_is_for_who_may_get_it() {
     );
 }
 
-/// The state of one object is on the same page, for the same users.
+/// The state of one object has the same path, and requires the same permissions.
 #[tokio::test]
 async fn the_state_of_one_object_is_a_query() {
     let (open, _serving) = serve(false, true).await;

@@ -52,7 +52,7 @@ pub enum Error {
     /// Certificate and key do not match, or their type is not supported.
     #[error("{CERTIFICATE} and {KEY} in {0} cannot be used: {1}")]
     Pair(PathBuf, PairError),
-    /// rustls rejects the settings.
+    /// rustls rejects the configuration.
     #[error("TLS: {0}")]
     Settings(#[from] rustls::Error),
     /// No certificate can be created.

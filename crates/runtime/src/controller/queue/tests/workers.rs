@@ -12,7 +12,8 @@ async fn counted<T>(get: impl Future<Output = T>, polls: &AtomicUsize) -> T {
     .await
 }
 
-/// A key wakes one of many waiting workers. A delayed key costs a few wake-ups that pass the watch on.
+/// A key wakes a single worker, even if many wait. A delayed key costs a few more wake-ups: a worker that leaves wakes another
+/// worker, which then waits for the delayed key.
 #[tokio::test(start_paused = true)]
 async fn a_key_wakes_one_worker() {
     let queue = queue();
