@@ -6,7 +6,8 @@ use operator_runtime::{ApiError, Failure, Retry};
 
 /// An error of a reconcile.
 ///
-/// A [`Duration`] in a variant is the `Retry-After` of the API server (zero: none), unless its documentation differs.
+/// A [`Duration`] in a variant is the `Retry-After` of the API server, or zero. The documentation of a variant may define another
+/// meaning.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The spec is invalid. Not retried: a change of the Foo enqueues it.
@@ -31,7 +32,7 @@ pub enum Error {
     #[error("the API server rejected the Foo's status: {0}")]
     StatusRejected(String, Duration),
 
-    /// Another error of a request. If it is reported to the user, the request was a write of the Deployment.
+    /// Any other error of a request. Errors that are reported to the user are errors of a write of the Deployment.
     #[error("{}", message(.0))]
     Api(ApiError),
 }
@@ -52,7 +53,7 @@ impl Error {
         matches!(self.retry(), Retry::After(_))
     }
 
-    /// Limits the delay of a postponed error to `limit`, but keeps it at `least` or longer.
+    /// Limits a fixed delay to `limit`, but not below `least`.
     #[must_use]
     pub fn between(self, least: Duration, limit: Duration) -> Self {
         let within = |time: Duration| time.min(limit).max(least);
@@ -134,7 +135,7 @@ impl From<ApiError> for Error {
 mod tests {
     use super::*;
 
-    /// Each error has the right reason, is retried as it should be, and is reported to the user or not.
+    /// Name, retry and report of each error.
     #[test]
     fn each_error_is_tried_again_as_it_should_be() {
         let (text, time) = (|| "x".to_owned(), Duration::from_secs(7));

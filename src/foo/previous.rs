@@ -1,4 +1,4 @@
-//! The Deployments of earlier names: which of them serves, is scaled, or is superseded.
+//! The Deployments of earlier names. Decides which Deployment serves, which one is scaled, and which ones are deleted.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{
     status::{DeploymentState, Serving},
 };
 
-/// The writes that follow the specified Deployment's.
+/// The writes of earlier Deployments, after the write of the specified Deployment.
 pub enum FollowUp<'a> {
     /// Scale the Deployment that serves in place of the specified one.
     Scale(Correction<'a>),
@@ -21,8 +21,7 @@ pub enum FollowUp<'a> {
 }
 
 impl FooReconciler {
-    /// Plans the writes that follow the specified Deployment's: `deployed` is its state, or `error` the reason why it is not in
-    /// its desired state.
+    /// Plans the writes of earlier Deployments. `deployed` is the result for the specified Deployment.
     pub(super) fn follow_up<'a>(
         &'a self,
         key: &'a Key,
@@ -67,7 +66,8 @@ impl FooReconciler {
         Serving::of(foo, specified, earlier, error)
     }
 
-    /// Returns the Deployment of an earlier name that still serves, if its number of replicas differs from the Foo's.
+    /// Returns the scale of the Deployment of an earlier name that still serves, if its number of replicas differs from the
+    /// Foo's.
     ///
     /// It is scaled while the specified Deployment is not complete or not controlled by the Foo, or while writes to it are
     /// rejected, disputed or timed out.
@@ -106,9 +106,9 @@ impl FooReconciler {
 
     /// Returns the Foo's Deployments of earlier names. `wanted` is the specified Deployment.
     ///
-    /// First comes the Deployment that the status names. Then come Deployments that the controller created but that never
-    /// became available. A Deployment that another client created is not included, even if it is a copy that names the Foo as
-    /// its controller.
+    /// The Deployment that the status names comes first. The others are Deployments that the controller created but that never
+    /// became available. A Deployment that another client created is not included, even if it is a copy that names the Foo as its
+    /// controller.
     pub(super) fn earlier(
         &self,
         key: &Key,

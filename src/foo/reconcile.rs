@@ -1,5 +1,5 @@
-//! The reconcile of one Foo: observe, decide, apply, delete superseded Deployments, report. A Deployment of an earlier name is
-//! *superseded* once the Deployment of the current name is complete.
+//! The reconcile of one Foo: it compares and applies the specified Deployment, scales or deletes the Deployments of earlier
+//! names, and writes the status. A Deployment of an earlier name is *superseded* when the specified Deployment is complete.
 //!
 //! [`plan`](super::plan) and [`status`](super::status) decide without a client. This module sends the requests.
 
@@ -41,7 +41,7 @@ enum Change<'a> {
     Patch(Correction<'a>),
 }
 
-/// A patch of a Deployment.
+/// A necessary patch of a Deployment.
 pub struct Correction<'a> {
     /// The desired state.
     pub desired: Desired<'a>,
@@ -55,7 +55,7 @@ impl Reconciler for FooReconciler {
     type Primary = Foo;
     type Error = Error;
 
-    /// Reconciles the Foo's Deployment, and then its status. Sends no request if nothing differs.
+    /// Reconciles the Foo's Deployments, and then its status. Sends no request if nothing differs.
     ///
     /// After a successful write, the status is postponed while other Foos that may need a Deployment wait in the queue.
     async fn reconcile(&self, cx: &Context<'_, Foo>, foo: &Snapshot<Foo>) -> Result<Action, Error> {
@@ -101,7 +101,7 @@ impl Reconciler for FooReconciler {
 }
 
 impl FooReconciler {
-    /// Adds Foos whose rollout waits to the work queue, one for each free place in [`Rollouts`].
+    /// Adds Foos with a queued rollout to the work queue, one Foo for each free place in [`Rollouts`].
     fn wake(&self, cx: &Context<'_, Foo>) {
         let exists = |foo: &Key| self.foos.store().version(foo).is_some();
         for foo in self.rollouts.released(exists) {
@@ -139,7 +139,7 @@ impl FooReconciler {
         Ok(())
     }
 
-    /// Applies the specified Deployment.
+    /// Creates or patches the specified Deployment, if necessary.
     async fn apply(
         &self,
         cx: &Context<'_, Foo>,
@@ -372,21 +372,21 @@ impl FooReconciler {
     }
 }
 
-/// Returns the error for changes that a policy or a webhook has overridden.
+/// Returns the error for changes that a policy or a webhook has reverted.
 fn overruled(name: &str, missing: &Value) -> Error {
     ApiError::Overruled("Deployment", name.to_owned(), wanted(missing)).into()
 }
 
-/// Merges the results of two steps of a reconcile, for example of the Deployment and of the status report.
+/// Merges the results of two steps of a reconcile, for example of the Deployment and of the status.
 ///
-/// If both failed, the error of the second step wins in three cases:
+/// If both failed and the first error has a fixed delay, the first error is returned. Its delay is at most the fixed delay of the
+/// second error (10 s if that has none), but at least the `Retry-After` of the second error.
 ///
-/// - The first error is not retried. The second step is retried, because the status must contain the first error.
-/// - The second error is quiet (for example a conflict), and the first has no `Retry-After`.
+/// Otherwise, the second error is returned in three cases, and the first error in all others:
+///
+/// - The first error is not retried. The second step must be retried, for example to write the first error to the status.
+/// - The second error is quiet (for example a conflict), and the first error has no `Retry-After`.
 /// - The second error has the longer `Retry-After`.
-///
-/// If the first error has a fixed delay, that error wins. The delay of the second error limits its delay (10 s if the second has
-/// none). The `Retry-After` of the second error is the minimum.
 fn merge_results<T>(first: Result<(), Error>, second: Result<T, Error>) -> Result<T, Error> {
     const SOON: Duration = Duration::from_secs(10);
     match (first, second) {

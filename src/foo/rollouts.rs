@@ -133,7 +133,7 @@ impl Rollouts {
         released.filter(exists).take(free).collect()
     }
 
-    /// Returns the place of a Foo in the queue, from 1.
+    /// Returns the place of a Foo in the queue of rollouts; the next Foo has place 1.
     #[must_use]
     pub fn place(&self, foo: &Key) -> Option<usize> {
         let queue = &self.state.lock().queue;

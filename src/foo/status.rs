@@ -131,9 +131,9 @@ pub fn of(
 /// The condition types that the controller writes. kstatus reports `Stalled=True` as a failure.
 const TYPES: [&str; 3] = ["Ready", "Progressing", "Stalled"];
 
-/// The pods, or the `ReplicaSet`, are refused.
+/// The API server rejects the pods or the `ReplicaSet`.
 const REPLICA_FAILURE: &str = "ReplicaFailure";
-/// A person has to resume the Deployment.
+/// The Deployment is paused until a user resumes it.
 const PAUSED: &str = "DeploymentPaused";
 /// The pod template waits for other rollouts.
 pub const ROLLOUT_QUEUED: &str = "RolloutQueued";

@@ -116,7 +116,7 @@ fn r3_r6a_patch_contains_only_differences() {
     );
 }
 
-/// If the Foo does not specify replicas, a rename keeps those of the old Deployment.
+/// If the Foo does not specify replicas, a rename keeps the replicas of the old Deployment.
 #[test]
 fn r11a_new_deployment_starts_with_the_replicas_of_the_old_one() {
     let mut foo = foo();

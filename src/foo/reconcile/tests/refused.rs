@@ -86,7 +86,7 @@ async fn q3g_longer_retry_after_is_honored() {
     }
 }
 
-/// `Retry-After` of a scale of the earlier Deployment is honored, although the specified Deployment belongs to another client
+/// The `Retry-After` of a scale of the earlier Deployment is honored, even if the specified Deployment belongs to another client
 /// or is rejected.
 #[tokio::test]
 async fn q3g_retry_after_of_the_earlier_deployment_is_honored() {
