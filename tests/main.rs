@@ -1,5 +1,5 @@
-//! Integration tests, linked into one program so that shared code is built once. The head of each file describes it, and README.md
-//! in this folder has the commands. To run one file: `cargo test --test integration scenarios::`.
+//! Integration tests, linked into one program so that shared code is built once. The head of each file describes it, and
+//! README.md in this folder has the commands. To run one file: `cargo test --test integration scenarios::`.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -42,7 +42,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A1: the CRD in `deploy/` is the one that the program prints.
+/// The CRD in `deploy/` equals the output of the program.
 #[test]
 fn a1_deploy_has_the_current_crd() {
     let printed = Command::new(env!("CARGO_BIN_EXE_foo-controller"))
@@ -83,7 +83,7 @@ fn guarantees_and_tests_have_the_same_numbers() {
             judged.extend(words.map(str::to_owned));
         }
     }
-    // Q3 of Q3a.
+    // The number without its letter: `Q3` for `Q3a`.
     let whole = |row: &str| row.trim_end_matches(char::is_alphabetic).to_owned();
     for row in &rows {
         let is_judged = row.starts_with('I') && judged.contains(&whole(row));
@@ -151,7 +151,7 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns an overlay of a folder of `deploy/` with these components, like that of a user.
+/// Returns an overlay of a folder of `deploy/` with these components, as a user would write it.
 fn overlay(base: &str, components: &[&str]) -> TempDir {
     let overlay = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let depth = overlay.path().canonicalize().unwrap().components().count() - 1;
@@ -703,7 +703,7 @@ fn close(schema: &mut Value) {
 /// Kinds of the Prometheus Operator. This server has no schema for them.
 const ELSEWHERE: &str = "PodMonitor,PrometheusRule";
 
-/// kubeconform accepts every rendering, and rejects one with a misspelt field.
+/// kubeconform accepts every rendering, and rejects a rendering with a misspelt field.
 #[tokio::test]
 async fn every_rendering_conforms_to_the_servers_schemas() {
     let foo = fs::read_to_string(root().join("config/samples/foo.yaml")).unwrap();
@@ -724,7 +724,7 @@ async fn every_rendering_conforms_to_the_servers_schemas() {
     let folder = tempfile::tempdir().unwrap();
     schemas(&kinds, folder.path()).await;
     let tool = tools().join("kubeconform");
-    // One run for all renderings, since most of the work is loading the schemas.
+    // All renderings are checked in one run, because most of the work is loading the schemas.
     let conform = |change: fn(&str) -> String| {
         let files = tempfile::tempdir().unwrap();
         let mut command = Command::new(&tool);
@@ -806,8 +806,8 @@ async fn every_rendering_scores() {
     assert_eq!(found, explained);
 }
 
-/// actionlint accepts the workflows, and rejects one with a misspelt key. Actions of other projects are pinned by commit, so
-/// that a moved tag changes nothing.
+/// actionlint accepts the workflows, and rejects a workflow with a misspelt key. Actions of other projects are pinned by commit,
+/// so that a moved tag changes nothing.
 #[test]
 fn workflows_are_valid() {
     let tool = tools().join("actionlint");
@@ -1220,7 +1220,7 @@ async fn uninstalling_the_crd_takes_the_foos_and_their_deployments() {
         .await
         .success();
 
-    // The manifest of a release has the same objects.
+    // The manifest of a release contains the same objects.
     let folder = tempfile::tempdir().unwrap();
     let manifest = folder.path().join("install.yaml");
     fs::write(&manifest, kubectl("kustomize deploy").await.success()).unwrap();

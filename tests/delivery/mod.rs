@@ -1,4 +1,4 @@
-//! What is installed: manifests, documentation, releases, the image on a node.
+//! The delivered files: manifests, documentation, releases, and the image on a node.
 
 mod manifests;
 mod node;

@@ -155,7 +155,7 @@ fn assert_invariants() {
     assert!(report.violations.is_empty(), "{report}");
 }
 
-/// A kustomize overlay, like that of a user.
+/// A kustomize overlay, as a user would write it.
 struct Overlay {
     /// Folder of the project.
     base: &'static str,
@@ -941,7 +941,7 @@ async fn a_rollout_restart_delays_nobody() {
     assert_invariants();
 }
 
-/// Waits until none of these pods is left, and a new pod leads.
+/// Waits until all these pods are deleted and a new pod leads.
 async fn replaced(installation: &Installation, before: &[Pod]) {
     eventually(DEADLINE, "all pods are new", async || {
         let old = installation.pods().await.into_iter();

@@ -128,8 +128,8 @@ fn collect_garbage(fleet: &Fleet) -> JoinSet<()> {
     collector
 }
 
-/// Lets each replica lead with its clock, and kills it. No invariant may be violated. A successor must lead within the lease
-/// duration and one retry period after the kill, whatever its clock.
+/// Lets each replica lead with its clock, and kills it. No invariant may be violated. A successor with any clock must lead within
+/// the lease duration and one retry period after the kill.
 ///
 /// Returns the range of errors of the times that each replica has written into the Lease.
 async fn with_clocks(
@@ -274,7 +274,7 @@ async fn a_revoked_token_costs_no_term(user: impl FnOnce(&TempDir) -> Value) -> 
     .await;
     create(&client, namespace, &names("foo", 5)).await;
     converged(&client, namespace, &names("foo", 5)).await;
-    // One for each transport, and the requests in flight with the first token.
+    // One request for each transport, and the requests in flight with the first token.
     let refused = refused();
     assert!(refused <= 5, "{refused} requests with the first token");
     assert_eq!(controller.logged("lost the lease"), 0);

@@ -71,7 +71,7 @@ async fn q4_i6a_three_resyncs_of_500_foos_send_no_request() {
     assert_eq!(after.len(), before, "{:#?}", counts(&after[before..]));
 }
 
-/// R9: a Foo that is created and scaled costs four writes and at most two events.
+/// A Foo that is created and scaled costs four writes and at most two events.
 #[tokio::test]
 async fn a_foos_life_costs_four_writes() {
     const FOOS: usize = 50;
@@ -117,8 +117,7 @@ async fn a_foos_life_costs_four_writes() {
     assert_eq!(counts, BTreeMap::from(expected));
 }
 
-/// R1: while Foos wait for their Deployments, only every eighth turn is for a status. That turn keeps the statuses from
-/// starving.
+/// While Foos wait for their Deployments, only every eighth turn is for a status. That turn keeps the statuses from starving.
 #[tokio::test]
 async fn r1_deployments_precede_statuses() {
     const FOOS: usize = 100;
@@ -258,7 +257,7 @@ async fn amid_200_foos(outage: impl AsyncFn(&Cluster, &Controller)) {
     assert!(causes.values().all(|count| *count == 1), "{causes:#?}");
 }
 
-/// R10: deletions during an outage of the watches are seen when the watches resume. A deleted Deployment is created again. The
+/// Deletions during an outage of the watches are seen when the watches resume. A deleted Deployment is created again. The
 /// Deployment of a deleted Foo is left to the garbage collector.
 #[tokio::test]
 async fn r10b_deletions_during_an_outage_of_the_watch_are_noticed() {
@@ -293,8 +292,8 @@ async fn r10b_deletions_during_an_outage_of_the_watch_are_noticed() {
     assert_eq!(of_the_deleted.count(), 1, "its creation, once");
 }
 
-/// A watch that resumes reports the status of the response, not the format of its text: the CRD was deleted, or a proxy has no
-/// API server.
+/// A watch cannot resume, because the CRD was deleted or a proxy has no API server. The log contains the status of the response,
+/// not a parse error.
 #[tokio::test]
 async fn resumed_watch_reports_the_status() {
     for (code, text, words) in [
@@ -358,8 +357,8 @@ async fn idle_watches_that_are_reset_go_on() {
     }
 }
 
-/// R10: a watch that is too far behind (410, as after a compaction) lists again, and sees the deletions. If the server returns
-/// 410 each time, the lists are sent with backoff.
+/// A watch that is too far behind (410, as after a compaction) lists again, and sees the deletions. If the server returns 410
+/// each time, the lists are sent with backoff.
 #[tokio::test]
 async fn r10b_expired_watch_lists_again() {
     const GONE: &str = concat!(
@@ -399,8 +398,8 @@ async fn r10b_expired_watch_lists_again() {
     tokio::join!(old((410, GONE)), old((200, EXPIRED)));
 }
 
-/// R10: a paged list starts again if the server rejects a later page (410, because its version was compacted). An object of the
-/// first page that was deleted in between is not kept.
+/// A paged list starts again if the server rejects a later page (410, because its version was compacted). An object of the first
+/// page that was deleted in between is not kept.
 #[tokio::test]
 async fn r10d_list_with_an_expired_page_starts_again() {
     const NO_STREAM: &str = concat!(

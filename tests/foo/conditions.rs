@@ -396,8 +396,7 @@ async fn a5b_kstatus_knows_foos() {
         .await;
 }
 
-/// R5: a quota blocks a rename. Until it is removed, the status names and counts the old Deployment, and a scale changes that
-/// one.
+/// A quota blocks a rename. Until it is removed, the status names and counts the old Deployment, and a scale changes that one.
 #[tokio::test]
 async fn r11c_old_deployment_is_counted_and_scaled_until_the_new_one_is_available() {
     let scene = Scene::new("serves").await;

@@ -588,8 +588,8 @@ async fn i6b_at_rest_under_a_mutating_policy_nothing_is_written() {
     scaled(3, "nginx:latest").await;
 }
 
-/// R4, R6 and I7: a Deployment outlives its Foo, and a user gives it to the next Foo of that name. The new Foo is at its first
-/// generation. The Deployment was made from a later generation of the old Foo.
+/// A Deployment outlives its Foo, and a user gives it to the next Foo of that name. The new Foo is at its first generation. The
+/// Deployment was made from a later generation of the old Foo.
 #[tokio::test]
 async fn r6a_i7_deployment_adopted_by_a_recreated_foo_is_corrected() {
     let (_, client, namespace, _controller) = setup("adopted", NO_RETRY).await;
@@ -682,8 +682,8 @@ async fn as_much_metadata_as_the_server_takes() {
     println!("{:#?}", counts(&requests));
 }
 
-/// Q3: the API server rejects a Deployment because of a quota. The status contains its message, and retries follow the backoff.
-/// When the quota is removed, the Foo converges without further action.
+/// The API server rejects a Deployment because of a quota. The status contains its message, and retries follow the backoff. When
+/// the quota is removed, the Foo converges without further action.
 #[tokio::test]
 async fn a_quota_refuses_the_deployment() {
     let (cluster, client, namespace, _controller) = setup("quota", &[]).await;
@@ -739,7 +739,7 @@ async fn a_quota_refuses_the_deployment() {
     println!("{:#?}", counts(&requests(cluster, &namespace)));
 }
 
-/// R8: a terminating namespace, which is never deleted because no namespace controller runs here. A create that fails in it is
+/// A terminating namespace, which is never deleted because no namespace controller runs here. A create that fails in it is
 /// retried with backoff, without a warning, and a terminating Foo gets no Deployment.
 #[tokio::test]
 async fn r8_terminating_namespace_gets_no_deployment() {
@@ -791,8 +791,8 @@ async fn r8_terminating_namespace_gets_no_deployment() {
     assert_eq!(warned(), warned_before, "{}", controller.log());
 }
 
-/// R4: a Deployment that the Foo does not control is never written. The user gets one warning, no matter how often the
-/// reconcile is retried.
+/// A Deployment that the Foo does not control is never written. The user gets one warning, no matter how often the reconcile is
+/// retried.
 #[tokio::test]
 async fn r4a_foreign_deployment_is_left_alone() {
     let (cluster, client, namespace, controller) = setup("foreign", &[]).await;
@@ -829,7 +829,7 @@ async fn r4a_foreign_deployment_is_left_alone() {
     );
 }
 
-/// R4: once the Deployment of another owner is deleted, the Foo gets its own, without a retry or a resync.
+/// Once the Deployment of another owner is deleted, the Foo gets its own, without a retry or a resync.
 #[tokio::test]
 async fn r4b_foo_gets_its_deployment_when_the_foreign_one_is_deleted() {
     let (cluster, client, namespace, _controller) = setup("way", NO_RETRY).await;
@@ -855,8 +855,8 @@ async fn r4b_foo_gets_its_deployment_when_the_foreign_one_is_deleted() {
     converged(&client, &namespace, &["taken".to_owned()]).await;
 }
 
-/// R4 between Foos: one gets the Deployment, and the other reports that. The other takes over when both that Foo and the
-/// Deployment are deleted.
+/// Two Foos specify the same Deployment. The first gets it, and the second reports the conflict. The second takes over when both
+/// the first Foo and the Deployment are deleted.
 #[tokio::test]
 async fn r4b_second_foo_gets_the_deployment_when_the_first_is_deleted() {
     let (cluster, client, namespace, _controller) = setup("two", &[]).await;
@@ -893,8 +893,8 @@ async fn r4b_second_foo_gets_the_deployment_when_the_first_is_deleted() {
     );
 }
 
-/// R4: an owned Deployment whose ownerReference is removed is reported, and no longer written. Once the reference is restored,
-/// it is the Foo's again. Its selector is immutable.
+/// An owned Deployment whose ownerReference is removed is reported, and no longer written. Once the reference is restored, it is
+/// the Foo's again. Its selector is immutable.
 #[tokio::test]
 async fn r4a_deployment_without_its_owner_reference_is_left_alone() {
     let (cluster, client, namespace, _controller) = setup("edit", NO_RETRY).await;
@@ -942,8 +942,8 @@ async fn r4a_deployment_without_its_owner_reference_is_left_alone() {
     );
 }
 
-/// I7 and R6: a generation annotation that the Foo never had is reverted like any other edit. Replicas edited in the same patch
-/// are reverted too, and later changes of the Foo take effect.
+/// A generation annotation that the Foo never had is reverted like any other edit. Replicas edited in the same patch are reverted
+/// too, and later changes of the Foo take effect.
 #[tokio::test]
 async fn r6a_i7_unknown_generation_is_reverted() {
     let (_cluster, client, namespace, _controller) = setup("generation", NO_RETRY).await;
@@ -986,8 +986,8 @@ async fn r6a_i7_unknown_generation_is_reverted() {
     are("2", 2).await;
 }
 
-/// R6: another operator reverts the image at once. The controller limits its corrections and reports the dispute. The user's
-/// next change takes effect.
+/// Another operator reverts the image at once. The controller limits its corrections and reports the dispute. The user's next
+/// change takes effect.
 #[tokio::test]
 async fn r6b_corrections_against_another_operator_are_delayed() {
     const AT_ONCE: usize = 10;

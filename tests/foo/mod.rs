@@ -1,4 +1,4 @@
-//! What the controller does to Foos and Deployments.
+//! Reconciles: the Deployment and the status that result from each Foo.
 
 mod admission;
 mod campaign;

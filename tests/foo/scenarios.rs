@@ -172,7 +172,7 @@ async fn r1_r2_foo_gets_a_deployment_that_is_deleted_with_it() {
     scene.wait("deployment/foo-sample", "delete").await;
 }
 
-/// R3: the Deployment follows the replicas of its Foo.
+/// The Deployment follows the replicas of its Foo.
 #[tokio::test]
 async fn r3_deployment_follows_the_replicas() {
     let scene = Scene::with_sample("two").await;
@@ -264,7 +264,7 @@ async fn r9_synced_event_is_written() {
     assert!(table.contains("foo/foo-sample"), "{table}");
 }
 
-/// A2: the API server rejects an invalid Foo, and names the field. Other Foos are not affected.
+/// The API server rejects an invalid Foo, and names the field. Other Foos are not affected.
 #[tokio::test]
 async fn a2_a4_invalid_foo_is_rejected_by_field_and_delays_no_other() {
     let scene = Scene::new("seven").await;

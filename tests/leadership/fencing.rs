@@ -56,7 +56,7 @@ type Pod<'a> = (&'a str, &'a str);
 const A: Pod = ("pod-a", "uid-a");
 const B: Pod = ("pod-b", "uid-b");
 
-/// Installs `deploy/` with the component, with an overlay like that of a user.
+/// Installs `deploy/` with the component, with an overlay as a user would write it.
 pub async fn install(cluster: &Cluster) {
     apply_overlay(cluster).await;
     let crd = "crd/foos.samplecontroller.k8s.io";

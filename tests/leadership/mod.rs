@@ -1,4 +1,4 @@
-//! Which replica leads, and that no other writes.
+//! Leader election, and the guarantee that only the leader writes.
 
 mod election;
 pub mod fencing;

@@ -8,8 +8,8 @@
 //! - The Lease is deleted, cleared, or replaced by a copy from before it was held.
 //! - Monotonic clocks start at different times, and a wall clock is wrong.
 //!
-//! [`ElectionState`] and [`ObservedRecord`] are the shipped code. The lease guard and `kube-leader-election` are modelled after their
-//! source.
+//! [`ElectionState`] and [`ObservedRecord`] are the shipped code. The lease guard and `kube-leader-election` are modelled after
+//! their source.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,

@@ -35,7 +35,7 @@ fn file(dir: &TempDir, text: &str) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-/// One mistake: its place, and the line that the program prints. `FILE` stands for the path of the file.
+/// A mistake: its place, and the line that the program prints. `FILE` stands for the path of the file.
 enum Bad {
     File(&'static str, &'static str),
     Env(&'static str, &'static str, &'static str),

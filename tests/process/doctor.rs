@@ -81,8 +81,8 @@ impl Said {
         lines.collect()
     }
 
-    /// Checks the exit code, and that the lines are those of a healthy cluster, except `differ`. Each of these replaces the
-    /// line of the same check.
+    /// Checks the exit code, and that the lines describe a healthy cluster. Each line in `differ` replaces the line of the same
+    /// check.
     fn is_but_for(&self, code: i32, differ: &[&str]) {
         let about = |line: &str| {
             line.split_once(' ')
@@ -626,8 +626,8 @@ async fn a_replica_that_asks_for_a_token_is_not_asked_from_elsewhere() {
     );
 }
 
-/// An API server that is down, silent, untrusted or sends an endless response is reported within half a minute. Checks that do not need it
-/// still run.
+/// An API server that is down, silent or untrusted, or that sends an endless response, is reported within half a minute. Checks
+/// that do not need it still run.
 #[tokio::test]
 async fn no_cluster_is_told_in_time() {
     let _alone = installed().await;

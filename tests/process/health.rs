@@ -84,7 +84,7 @@ async fn ready(addr: SocketAddr) {
     .await;
 }
 
-/// Names, format and paths match those of kube-apiserver.
+/// Names, format and paths are the same as in kube-apiserver.
 #[tokio::test]
 async fn checks_are_listed_as_kubernetes_does() {
     let namespace = namespace("verbose").await;
@@ -349,7 +349,7 @@ async fn get_with(addr: SocketAddr, path: &str, token: Option<&str>) -> Answer {
     exchange(connect(addr).await, &request).await
 }
 
-/// Returns an overlay of the base and the component `metrics-auth`, like that of a user.
+/// Returns an overlay of the base and the component `metrics-auth`, as a user would write it.
 fn overlay() -> TempDir {
     let overlay = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let depth = overlay.path().canonicalize().unwrap().components().count() - 1;
@@ -381,7 +381,8 @@ fn kubeconfig(cluster: &Cluster, token: &str) -> std::path::PathBuf {
 }
 
 /// The controller has only the permissions of the base and of `metrics-auth`. Scrapes have no token, an invalid token, a token
-/// without the permission, or one with it. Also checks the number of reviews, and the responses while the API server is down.
+/// without the permission, or a valid token with the permission. Also checks the number of reviews, and the responses while the
+/// API server is down.
 #[allow(clippy::too_many_lines, reason = "one server, asked by everybody")]
 #[tokio::test]
 async fn metrics_are_for_those_who_may_get_them() {

@@ -1,6 +1,6 @@
-//! Kubeconfigs and certificates: the controller accepts those that kubectl accepts, or logs one line with the cause. kubectl
-//! and the controller load each of them, and send a request to one API server with each type of certificate. docs/operations.md
-//! has the same table.
+//! Kubeconfigs and certificates: the controller accepts them like kubectl, or logs one line with the cause. kubectl and the
+//! controller load each of them, and send a request to one API server with each type of certificate. docs/operations.md has the
+//! same table.
 
 use std::{
     error::Error,
@@ -34,7 +34,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Rows that run concurrently.
 const AT_ONCE: usize = 4;
 
-/// One type of kubeconfig or certificate: a row of the table in docs/operations.md.
+/// A type of kubeconfig or certificate: a row of the table in docs/operations.md.
 struct Row {
     what: &'static str,
     /// Whether kubectl accepts it.
@@ -99,7 +99,7 @@ struct Here {
     port: u16,
     /// Port of a proxy to the API server.
     proxy: u16,
-    /// Token of a service account, as a provider of OIDC would issue it.
+    /// Token of a service account. It stands for the ID token of an OIDC provider.
     jwt: String,
 }
 
@@ -265,7 +265,7 @@ const ROWS: &[Row] = &[
     both("`disable-compression`", Changed(|_, config| cluster(config)["disable-compression"] = true.into())),
     // A proxy may forward a write after the end of its term.
     kubectl_alone("`proxy-url`", "proxies are not supported", Changed(|here, config| {
-        // Only the proxy leads to the API server.
+        // The API server can be reached only through the proxy.
         cluster(config)["server"] = "https://127.0.0.1:1".into();
         cluster(config)["proxy-url"] = format!("http://127.0.0.1:{}", here.proxy).into();
     })),

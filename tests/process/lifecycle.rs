@@ -910,7 +910,8 @@ async fn the_token_is_never_logged() {
     }
 }
 
-/// The same warnings that `kubectl create deployment` prints: here about Deployments whose pods `PodSecurity` would reject.
+/// The controller logs the warnings that `kubectl create deployment` prints. This test uses Deployments whose pods `PodSecurity`
+/// would reject.
 #[tokio::test]
 async fn warnings_of_the_api_server_are_logged_once() {
     let namespace = namespace("warned").await;

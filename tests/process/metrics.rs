@@ -208,8 +208,7 @@ async fn every_metric_is_there_from_the_start() {
                 metric.labels.iter().copied().collect(),
                 "{series}"
             );
-            // Gauges may have a value. The requests are those of the watches, which may fail at first while the API server
-            // learns of the CRD.
+            // Gauges may have a value. The watches send requests, which may fail at first while the API server learns of the CRD.
             let counts = metric.kind != Kind::Gauge;
             let busy = ["process_", "rest_client_", "foo_controller_watch_restarts_"]
                 .iter()
@@ -569,8 +568,8 @@ async fn prometheus_scrapes_and_judges() {
     drop(scene.controller);
 }
 
-/// With several shards of the Prometheus Operator, each shard scrapes all replicas. The test adds the operator's sharding rules
-/// to those of the `PodMonitor`.
+/// With several shards of the Prometheus Operator, each shard scrapes all replicas. The test appends the operator's sharding
+/// rules to the rules of the `PodMonitor`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes Debian's prometheus"]
 async fn each_shard_scrapes_all_replicas() {

@@ -1,4 +1,4 @@
-//! The program: command line, start and stop, and what it reports.
+//! The program: command line, start, stop, logs, probes, metrics and traces.
 
 mod cli;
 mod descriptors;

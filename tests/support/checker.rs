@@ -467,7 +467,7 @@ fn i8_a_lease_write_on_no_condition_is_found_and_so_are_wrong_transitions() {
     }
 }
 
-/// H12: after the Lease was deleted, the previous leader may work until its renew deadline, and no longer.
+/// After the Lease was deleted, the previous leader may work until its renew deadline, and no longer.
 #[test]
 fn what_a_deleted_lease_excuses_is_counted() {
     let mut log = Log::good();

@@ -1,5 +1,5 @@
-//! Compares the simulated API server (`crates/testkit/src/api_server`) with the real one: the same requests get the same responses, and
-//! the same watches deliver the same events.
+//! Compares the simulated API server (`crates/testkit/src/api_server`) with the real one: the same requests get the same
+//! responses, and the same watches deliver the same events.
 //!
 //! `FOO_CONTROLLER_TEST_REQUESTS=100000` sets the number of requests.
 

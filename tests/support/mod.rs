@@ -1,4 +1,4 @@
-//! What the tests use, and tests of it.
+//! Support code of the tests, and the tests of this code.
 
 mod checker;
 pub mod controller;

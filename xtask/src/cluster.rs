@@ -4,10 +4,10 @@
 //! children and removes its directory. If it is killed, the kernel kills its children, and the next supervisor removes the
 //! directory.
 //!
-//! `xtask cluster [--audit] [--controllers]` prints one JSON line when it is ready (see [`operator_testkit::cluster::Ready`]). Then it answers each line
-//! on stdin with `{}` or `{"error": …}`. `kill`, `start`, `freeze` and `thaw` affect the API server; `second FLAGS` starts
-//! another API server on the same etcd. `--audit` keeps an audit log. `--controllers` adds kube-controller-manager,
-//! kube-scheduler and a kwok node whose pods become Ready.
+//! `xtask cluster [--audit] [--controllers]` prints one JSON line when it is ready (see [`operator_testkit::cluster::Ready`]).
+//! Then it answers each line on stdin with `{}` or `{"error": …}`. `kill`, `start`, `freeze` and `thaw` affect the API server;
+//! `second FLAGS` starts another API server on the same etcd. `--audit` keeps an audit log. `--controllers` adds
+//! kube-controller-manager, kube-scheduler and a kwok node whose pods become Ready.
 
 use std::{
     io::{BufRead, Write},

@@ -1,4 +1,5 @@
-//! What tests of an operator run on. Nothing here depends on the operator or its runtime.
+//! Servers that tests of an operator use: real and simulated API servers, a collector, Prometheus, webhooks and a proxy. Nothing
+//! here depends on the operator or its runtime.
 #![allow(
     missing_docs,
     clippy::must_use_candidate,

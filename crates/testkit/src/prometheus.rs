@@ -1,5 +1,5 @@
-//! A real Prometheus for tests, and its promtool. They come from Debian's package `prometheus`, which is not needed to build or run the controller. Tests that use it are therefore `#[ignore]`d. CI installs
-//! the package and runs them.
+//! A real Prometheus for tests, and its promtool. They come from Debian's package `prometheus`, which is not needed to build or
+//! run the controller. Tests that use it are therefore `#[ignore]`d. CI installs the package and runs them.
 
 use std::{
     collections::BTreeMap,

@@ -202,7 +202,7 @@ fn ci_runs_every_ignored_test() {
 }
 
 /// The documented versions of Kubernetes are the pinned versions, and `doctor` does not warn about them. `make test` uses one
-/// of them, and a workflow tests the others.
+/// version, and a workflow tests the others.
 #[test]
 fn supported_versions_of_kubernetes_are_tested() {
     let mut pinned = BTreeSet::new();
@@ -263,7 +263,7 @@ fn make_it_yours_has_every_test_program() {
     }
 }
 
-/// README is read in one go; what has no room there is in `docs/`.
+/// README is short enough to read in one go. Details are in `docs/`.
 #[test]
 fn readme_is_short() {
     let readme = fs::read_to_string(root().join("README.md")).unwrap();

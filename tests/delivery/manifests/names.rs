@@ -212,7 +212,7 @@ impl Objects {
     }
 }
 
-/// One of several installations: the objects of its overlay, and a replica.
+/// An installation beside others: the objects of its overlay, and a replica.
 struct Installation {
     folder: TempDir,
     objects: Objects,

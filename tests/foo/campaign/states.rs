@@ -73,7 +73,7 @@ pub struct States {
     pub pairs: Vec<State>,
     /// Further states of the same kinds.
     pub once: Vec<State>,
-    /// One rejected case of each kind.
+    /// A rejected case of each kind.
     pub refused: Vec<Case>,
     pub good: State,
     /// A good spec in a Foo whose name is too long.

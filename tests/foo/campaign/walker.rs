@@ -306,8 +306,8 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// R8: a terminating Foo gets no Deployment. After a burst, only [`AGAIN`] is checked: a create may have been in flight at
-    /// the deletion.
+    /// A terminating Foo gets no Deployment. After a burst, only [`AGAIN`] is checked: a create may have been in flight at the
+    /// deletion.
     fn has_none_while_deleting(&self) {
         let owned = self.owned();
         let stays = owned

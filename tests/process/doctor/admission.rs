@@ -414,7 +414,7 @@ async fn webhooks_in_the_way_are_named() {
     clean_up().await;
 }
 
-/// A write waits for all mutating webhooks, one after another, and for the slowest validating one.
+/// A write waits for all mutating webhooks, one after another, and then for the slowest validating webhook.
 #[tokio::test]
 async fn webhooks_of_one_write_add_up() {
     let _alone = judged().await;

@@ -1,4 +1,4 @@
-//! "Why is this Foo not written?": the answer of a replica and of `doctor --object`, on a real API server.
+//! The state of one object: the response of a replica and the output of `doctor --object`, on a real API server.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::*;
 
-/// A namespace with Foos, and a user of the API server with few permissions.
+/// A namespace with Foos, and a user with few permissions.
 struct World {
     cluster: &'static Cluster,
     namespace: String,
@@ -55,7 +55,7 @@ impl World {
         path
     }
 
-    /// Returns head and body of the state of one Foo.
+    /// Requests the state of one Foo. Returns the head and the body of the response.
     async fn get(&self, controller: &Controller, object: &str) -> (String, String) {
         let target = format!("/debug/state?object={object}");
         get(controller.http_addr().await, &target).await
@@ -83,7 +83,7 @@ impl World {
         .await
     }
 
-    /// Returns exit code and lines of `doctor` about one Foo, as `grade check: text`.
+    /// Runs `doctor` for one Foo. Returns its exit code and its lines, as `grade check: text`.
     async fn doctor(&self, foo: &str, args: &[&str]) -> (Option<i32>, Vec<String>) {
         let mut command = bound_command(env!("CARGO_BIN_EXE_foo-controller"));
         command
@@ -113,7 +113,7 @@ fn names(state: &Value) -> Vec<&str> {
     records.map(|it| it["name"].as_str().unwrap()).collect()
 }
 
-/// Another client reverts the Deployment. `doctor` prints the same reason, after the lines about the cluster.
+/// Another client reverts the Deployment. After the lines about the cluster, `doctor` prints the same reason as the replica.
 #[tokio::test]
 async fn a_disputed_deployment_is_the_reason() {
     let world = World::new("why-dispute", &["fought"]).await;
@@ -185,7 +185,7 @@ async fn a_disputed_deployment_is_the_reason() {
     );
 }
 
-/// The missing permission is named. The cluster's part shows it even without the state of a replica.
+/// A replica and `doctor` name the missing permission. `doctor` does so without the state of a replica, too.
 #[tokio::test]
 async fn a_missing_permission_is_the_reason() {
     let world = World::new("why-rights", &["wanted"]).await;
@@ -229,7 +229,7 @@ async fn a_queued_rollout_is_the_reason() {
     let mut before = world.start(&["--image=nginx:before"]);
     let deployments: Api<Deployment> =
         Api::namespaced(world.cluster.client().await, &world.namespace);
-    // No controller rolls the Deployments out, so this status remains that of the first generation.
+    // No Deployment controller runs, so this status remains the status of the first generation.
     let complete = json!({ "status": { "observedGeneration": 1, "replicas": 1, "updatedReplicas": 1, "readyReplicas": 1,
                                        "availableReplicas": 1 } });
     for foo in ["a", "b"] {

@@ -411,7 +411,7 @@ fn metadata() -> Vec<Value> {
     ]
 }
 
-/// Selects a value, more often one of the first `usual` values.
+/// Selects a value, and prefers the first `usual` values.
 fn one_of(all: Vec<Value>, usual: usize) -> BoxedStrategy<Value> {
     let some = all[..usual].to_vec();
     prop_oneof![3 => prop::sample::select(some), 2 => prop::sample::select(all)].boxed()
