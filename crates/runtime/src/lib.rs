@@ -35,8 +35,8 @@
 //! | item | purpose |
 //! |---|---|
 //! | [`App`], as a `static` | The program's name, API group, defaults and additional settings. |
-//! | [`Spec`], for the reconciled resource type | The whole spec in a [`Custom`], its status and its references to other objects. Or [`Primary`], for a smaller form. |
-//! | [`Fields`], for each other resource type | A few named fields in a [`Dependent`]. Or [`Cached`], for another form. |
+//! | [`Spec`], for the reconciled resource type | The status, and the references to other objects. The cached form is [`Custom`], with the whole spec. To cache fewer fields, implement [`Primary`] instead. |
+//! | [`Fields`], for each other resource type | The fields to cache. The cached form is [`Dependent`], with these fields. For another form, implement [`Cached`] instead. |
 //! | [`Failure`], for the error type | The reason for users, and the retry. |
 //! | a function that takes a [`Builder`] | The resource types that are [owned](Builder::owns) or only [watched](Builder::watches). |
 //! | [`Reconciler`] | The reconcile of one object. |

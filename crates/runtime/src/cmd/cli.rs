@@ -34,7 +34,7 @@ use crate::{
 const LAST_LINES: Duration = Duration::from_millis(500);
 const LAST_LINE: Duration = Duration::from_millis(50);
 
-/// Flag of `doctor`.
+/// Flag of `doctor` that selects one object.
 const OBJECT: &str = "object";
 
 /// Runs the program: parses the flags, loads the configuration, calls [`run`](crate::run), and returns the exit code.
