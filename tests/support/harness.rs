@@ -155,13 +155,10 @@ async fn nothing_is_left_when_the_cluster_is_dropped() {
 
 #[tokio::test]
 async fn nothing_is_left_when_the_test_is_killed() {
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let inner = format!("{module}::holds_a_cluster");
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([
-        "--ignored",
-        "--exact",
-        "support::harness::holds_a_cluster",
-        "--nocapture",
-    ]);
+    command.args(["--ignored", "--exact", &inner, "--nocapture"]);
     let mut test = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

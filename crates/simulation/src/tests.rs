@@ -56,7 +56,6 @@ fn mutants_compile() {
     mutants::cargo(workspace.path(), &what, &mutants::builds());
 }
 
-/// Every fault is tested on its own as well.
 /// `make simulate` runs all of them.
 #[test]
 fn q3f_requests_are_paced_for_some_responses() {
@@ -66,6 +65,7 @@ fn q3f_requests_are_paced_for_some_responses() {
     }
 }
 
+/// Every fault is tested on its own as well.
 #[test]
 fn each_fault_is_tried_by_itself() {
     let number = |fault: &Fault| match fault {

@@ -280,7 +280,11 @@ fn check_user(user: &AuthInfo) -> Result<(), Error> {
     // kube exposes its secrets only through serialization.
     let user_json = serde_json::to_value(user).unwrap_or_default();
     let token = user_json["token"].as_str().unwrap_or_default();
-    if !token.is_empty() && bearer(token).is_err() {
+    let has_file = user
+        .token_file
+        .as_ref()
+        .is_some_and(|path| !path.is_empty());
+    if !has_file && !token.is_empty() && bearer(token).is_err() {
         return Err(invalid(
             "the user's token has a character that is not valid in an HTTP header, such as a line break: write it on one \
              line, without `|`",

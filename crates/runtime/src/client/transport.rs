@@ -17,7 +17,7 @@ pub const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Maximum size of the body of an error response, in bytes. A `Status` is far shorter, and a faulty server may send an endless
 /// body.
-const LONGEST_STATUS: usize = 1 << 16;
+const LONGEST_STATUS: usize = 1 << 20;
 
 /// Service below a client's layers: sends a request to the API server and returns its response.
 pub type Transport = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;

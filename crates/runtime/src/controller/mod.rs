@@ -239,12 +239,14 @@ impl<R: Reconciler> Controller<R> {
         }
     }
 
-    /// Returns a function that reads the state of one object.
+    /// Returns a function that reads the state of one object. It does not keep the controller's event recorder alive, because
+    /// [`finish`](Self::finish) waits for the last sender of events.
     pub(crate) fn object_state(
         &self,
     ) -> impl Fn(&Key) -> Result<ObjectWork, String> + Send + Sync + use<R> {
-        let (work, work_queue) = (Arc::clone(&self.work), self.work_queue.subscribe());
+        let (work, work_queue) = (Arc::downgrade(&self.work), self.work_queue.subscribe());
         move |key| {
+            let work = work.upgrade().ok_or("the controller has stopped")?;
             let work_queue = work_queue.borrow().clone();
             work.object_state(key, work_queue.as_ref())
         }

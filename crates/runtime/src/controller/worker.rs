@@ -112,7 +112,9 @@ impl Worker {
         // The reconciler has logged a failure that is not retried. After so many conflicts, the watch does not merely lag behind.
         let is_stuck = retry == Retry::Conflict && attempt > QUIET_CONFLICTS;
         if retry == Retry::OnChange {
-        } else if (is_stuck || !retry.is_quiet()) && self.log.should_log(&error) {
+            return;
+        }
+        if (is_stuck || !retry.is_quiet()) && self.log.should_log(&error) {
             warn!(%object, reason = error.reason(), attempt, ?delay, "{error}; retrying");
         } else {
             debug!(%object, attempt, ?delay, "{error}; retrying");

@@ -51,8 +51,9 @@ impl ElectionTarget {
         settings: &LeaderElection,
     ) -> Result<Option<ProcessLock>, Error> {
         let namespace = self.namespace.as_ref().filter(|_| settings.enabled);
-        let claim = |namespace| self.identity.claim(host, namespace, &settings.lease_name);
-        namespace.map(|namespace| claim(namespace)).transpose()
+        namespace
+            .map(|namespace| self.identity.claim(host, namespace, &settings.lease_name))
+            .transpose()
     }
 }
 

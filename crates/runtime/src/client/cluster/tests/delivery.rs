@@ -13,14 +13,18 @@ use super::*;
 #[ignore = "takes root, and Debian's iproute2 and iptables"]
 fn h19_nothing_is_delivered_after_the_longest_way() {
     let test = std::env::current_exe().unwrap();
-    let inner = "client::tests::delivery::h19_in_a_network_of_its_own";
+    let (_, module) = module_path!().split_once("::").unwrap();
+    let inner = format!("{module}::h19_in_a_network_of_its_own");
     let script = r#"ip link set lo up && exec "$0" --ignored --exact "$1" --nocapture"#;
-    let status = std::process::Command::new("unshare")
+    let output = std::process::Command::new("unshare")
         .args(["--net", "sh", "-c", script])
         .arg(test)
-        .arg(inner)
-        .status();
-    assert!(status.unwrap().success());
+        .arg(&inner)
+        .output()
+        .unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let is_passed = output.status.success() && printed.contains("1 passed");
+    assert!(is_passed, "{inner}: {printed}");
 }
 
 #[tokio::test]
