@@ -122,7 +122,7 @@ mod tests {
     /// all its fields.
     #[tokio::test]
     async fn error_in_another_format_becomes_a_status() {
-        let denied = r#"{"kind":"Status","code":403,"reason":"Forbidden","message":"no","details":{"kind":"foos"}}"#;
+        let denied = r#"{"kind":"Status","code":403,"reason":"Forbidden","message":"no","details":{"kind":"pods"}}"#;
         for (code, text, message, kind) in [
             (
                 404,
@@ -132,7 +132,7 @@ mod tests {
             ),
             (502, "<html>no</html>", "<html>no</html>", Value::Null),
             (401, "null", "null", Value::Null),
-            (403, denied, "no", "foos".into()),
+            (403, denied, "no", "pods".into()),
         ] {
             let response = Response::builder().status(code);
             let status = status_of(response.body(Full::new(Bytes::from(text))).unwrap()).await;
