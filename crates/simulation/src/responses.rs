@@ -18,7 +18,7 @@ const FAULT: Duration = Duration::from_mins(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// Maximum number of log lines of all replicas during the fault.
-const LINES: usize = 60;
+const LINES: usize = 120;
 
 /// A kind of request, and its maximum number in a minute, for one replica and one object.
 struct Requests {
