@@ -624,7 +624,8 @@ async fn telemetry_goes_over_tls_by_the_images_own_trust() {
     let installation = strange.install().await;
     for pod in installation.pods().await {
         assert_eq!((pod.ready, pod.restarts), (true, 0));
-        pod.logs("UnknownIssuer").await;
+        pod.logs("not issued by a configured certificate authority")
+            .await;
     }
     let received = collector.received();
     assert_eq!((received.spans.len(), received.logs.len()), (0, 0));

@@ -80,7 +80,10 @@ pub fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut error = error;
     while let Some(cause) = error.source() {
-        text = format!("{text}: {cause}");
+        // An `io::Error` has the text of its source.
+        if !text.ends_with(&cause.to_string()) {
+            text = format!("{text}: {cause}");
+        }
         error = cause;
     }
     text
