@@ -91,12 +91,11 @@ impl Reconciler for FooReconciler {
     }
 
     fn why(&self, key: &Key) -> Vec<(&'static str, String)> {
-        let place = self.rollouts.place(key);
-        let waits = place.map(|place| format!("its rollout waits for a slot, place {place}"));
-        waits
-            .map(|text| ("rolloutSlot", text))
-            .into_iter()
-            .collect()
+        let waits = self.rollouts.place(key).map(|place| {
+            let text = format!("its rollout waits for a slot, place {place}");
+            ("rolloutSlot", text)
+        });
+        waits.into_iter().collect()
     }
 }
 
@@ -234,23 +233,21 @@ impl FooReconciler {
         let Some(actual) = self.deployments.store().get(&desired.key) else {
             return Ok(Change::Create(desired));
         };
-        let difference = desired.difference(&actual.view)?;
-        if let Some(patch) = &difference
-            && self.deployments.is_needed(&desired.key, &actual, patch)
-        {
-            return Ok(Change::Patch(Correction {
-                patch: patch.clone(),
+        let is_needed = |patch: &Value| (self.deployments).is_needed(&desired.key, &actual, patch);
+        match desired.difference(&actual.view)? {
+            Some(patch) if is_needed(&patch) => Ok(Change::Patch(Correction {
                 desired,
                 actual,
-            }));
+                patch,
+            })),
+            difference => Ok(Change::Nothing(DeploymentState {
+                is_queued: desired.keeps_template(),
+                overruled: difference.map(|it| overruled(desired.key.name(), &it)),
+                key: desired.key,
+                view: actual.view,
+                changed: false,
+            })),
         }
-        Ok(Change::Nothing(DeploymentState {
-            is_queued: desired.keeps_template(),
-            overruled: (difference.as_ref()).map(|it| overruled(desired.key.name(), it)),
-            key: desired.key,
-            view: actual.view,
-            changed: false,
-        }))
     }
 
     /// Deletes the superseded Deployment `old`, after two live reads.

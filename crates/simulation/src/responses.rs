@@ -223,7 +223,8 @@ pub fn all() -> Vec<(String, Case)> {
 
 /// Runs a case, and returns its violations.
 pub fn check(case: &Case) -> Vec<Violation> {
-    let (mut found, world) = examine(&case.plan());
+    let plan = case.plan();
+    let (mut found, world) = examine(&plan);
     if case.is_false() {
         let judged = ["run", "I1", "I2", "I3", "I10", "I11", "I12"];
         found.retain(|violation| judged.contains(&violation.invariant));
@@ -233,7 +234,7 @@ pub fn check(case: &Case) -> Vec<Violation> {
         found.push(Violation::of_the_run("was not requested".to_owned()));
     }
     paced(calls, &mut found);
-    let begin = case.plan().steps.iter().find_map(|step| match step.what {
+    let begin = plan.steps.iter().find_map(|step| match step.what {
         What::Fault(Fault::Call { .. }, _) => Some(step.at),
         _ => None,
     });

@@ -459,10 +459,7 @@ impl World {
         if happens == Some(Happens::AnswerLost) {
             return;
         }
-        let head = |more| {
-            let json = ("Content-Type", "application/json".to_owned());
-            [vec![Piece::Head(200, vec![json])], more].concat()
-        };
+        let head = |more| [vec![Piece::Head(200, json_headers())], more].concat();
         let first = match &happens {
             Some(Happens::Html) => {
                 let (_, _, page) = html();

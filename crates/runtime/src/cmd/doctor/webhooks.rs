@@ -69,18 +69,17 @@ impl Hook {
 async fn hooks(doctor: &Doctor) -> Result<&[Hook], Verdict> {
     let read = doctor.hooks.get_or_init(async || {
         let client = &doctor.client;
-        let mut hooks = of_kind::<ValidatingWebhookConfiguration>(client).await?;
-        let mutating = of_kind::<MutatingWebhookConfiguration>(client).await?;
-        hooks.extend(mutating.into_iter().map(|hook| Hook {
-            is_mutating: true,
-            ..hook
-        }));
+        let mut hooks = of_kind::<ValidatingWebhookConfiguration>(client, false).await?;
+        hooks.extend(of_kind::<MutatingWebhookConfiguration>(client, true).await?);
         Ok(hooks)
     });
     read.await.as_deref().map_err(Clone::clone)
 }
 
-async fn of_kind<K: Resource<DynamicType = ()>>(client: &Client) -> Result<Vec<Hook>, Verdict> {
+async fn of_kind<K: Resource<DynamicType = ()>>(
+    client: &Client,
+    is_mutating: bool,
+) -> Result<Vec<Hook>, Verdict> {
     let found = all::<K>(client, &ListParams::default()).await;
     let found = found.map_err(|error| unreadable(&K::plural(&()), &error))?;
     let hooks = found.iter().flat_map(|configuration| {
@@ -88,7 +87,7 @@ async fn of_kind<K: Resource<DynamicType = ()>>(client: &Client) -> Result<Vec<H
         items(&configuration.data["webhooks"]).map(move |spec| Hook {
             id: format!("webhook {} of {} {name}", text(&spec["name"]), K::kind(&())),
             spec: spec.clone(),
-            is_mutating: false,
+            is_mutating,
             down: None,
         })
     });

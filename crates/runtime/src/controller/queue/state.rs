@@ -474,7 +474,7 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     /// Queues a key with a [deferred](Self::defer_to_retry) change, after an attempt that did not fail.
     fn enqueue_deferred(&mut self, key: &K, now: Instant) {
-        if self.status_changes.has_deferred(key) {
+        if self.status_changes.take_deferred(key) {
             self.enqueue(key.clone(), Lane::Event, now);
         }
     }

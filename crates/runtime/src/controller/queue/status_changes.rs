@@ -64,7 +64,7 @@ impl<K: Clone + Eq + Hash> StatusChanges<K> {
 
     /// Records an attempt that did not fail. Returns whether a change was deferred. The caller must then enqueue the key, because
     /// no failure causes the retry.
-    pub(super) fn has_deferred(&mut self, key: &K) -> bool {
+    pub(super) fn take_deferred(&mut self, key: &K) -> bool {
         self.0.remove(key).is_some_and(|it| it.are_deferred())
     }
 
