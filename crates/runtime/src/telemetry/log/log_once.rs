@@ -1,7 +1,8 @@
 //! Limits repeated log lines.
 //!
 //! [`LogLimiter`] limits the lines of objects that fail for the same cause to [`LINES`] per [`PERIOD`]. It counts the
-//! rest, and logs the count after the period. A cause is an error's text without the parts that differ between objects.
+//! rest, and logs the count after the period, with the last error as an example. A cause is an error's text without the parts
+//! that differ between objects.
 //!
 //! [`OutageLog`] logs each cause of an outage once and repeats it while the outage lasts. The interval starts at one minute and
 //! doubles up to ten minutes.
@@ -28,22 +29,27 @@ pub struct LogLimiter(Mutex<HashMap<String, Cause>>);
 struct Cause {
     since: Instant,
     times: u32,
+    /// Name and text of the last error.
+    last: String,
 }
 
 impl LogLimiter {
     /// Whether to log this failure.
     pub fn should_log(&self, error: &impl Failure) -> bool {
-        let (cause, now) = (cause(error), Instant::now());
+        let mut last = format!("{}: {error}", error.name());
+        let (mut cause, now) = (without_names(&last), Instant::now());
         let mut causes = self.0.lock();
-        let cause = match causes.len() {
-            CAUSES.. if !causes.contains_key(&cause) => "other causes".to_owned(),
-            _ => cause,
-        };
+        if causes.len() >= CAUSES && !causes.contains_key(&cause) {
+            "other causes".clone_into(&mut cause);
+            last = format!("other causes, such as {last}");
+        }
         let of_late = causes.entry(cause).or_insert(Cause {
             since: now,
             times: 0,
+            last: String::new(),
         });
         of_late.times += 1;
+        of_late.last = last;
         of_late.times <= LINES
     }
 
@@ -58,26 +64,24 @@ impl LogLimiter {
     fn report(&self) {
         let now = Instant::now();
         let mut over = Vec::new();
-        self.0.lock().retain(|text, cause| {
+        self.0.lock().retain(|_, cause| {
             let goes_on = now - cause.since < PERIOD;
             if !goes_on && cause.times > LINES {
-                over.push((text.clone(), cause.times - LINES));
+                over.push((std::mem::take(&mut cause.last), cause.times - LINES));
             }
             goes_on
         });
         over.sort_unstable();
-        for (cause, more) in over {
-            warn!("{more} more like this in {PERIOD:?}: {cause}");
+        for (last, more) in over {
+            warn!("{more} more like this in {PERIOD:?}: {last}");
         }
     }
 }
 
-/// Returns the error's name and its text without digits and quoted parts. Kubernetes quotes names.
-fn cause(error: &impl Failure) -> String {
-    let text = error.to_string();
+/// Returns an error's text without digits and quoted parts. Kubernetes quotes names.
+fn without_names(text: &str) -> String {
     let unquoted = text.split('"').step_by(2).collect::<Vec<_>>().join("…");
-    let text = unquoted.replace(|c: char| c.is_ascii_digit(), "");
-    format!("{}: {text}", error.name())
+    unquoted.replace(|c: char| c.is_ascii_digit(), "")
 }
 
 /// Number of causes that are remembered per outage. An API server or a collector may return a different message in each
@@ -224,7 +228,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::testing::fixtures::TestError as Error;
+    use crate::testing::fixtures::{TestError as Error, logged};
 
     fn quota(number: u32) -> Error {
         Error::Rejected(format!(
@@ -235,6 +239,7 @@ mod tests {
     /// A cause is logged a few times per period, however many objects fail.
     #[tokio::test(start_paused = true)]
     async fn a_thousand_objects_are_a_few_lines() {
+        let (lines, _logs) = logged(tracing::Level::WARN);
         let repeats = LogLimiter::default();
         let mut logged = 0;
         for _ in 0..10 {
@@ -245,6 +250,13 @@ mod tests {
             repeats.report();
         }
         assert_eq!(logged, 10);
+        let lines = String::from_utf8_lossy(&lines.lock()).into_owned();
+        let last = format!(
+            "9990 more like this in 10s: {}: {}",
+            quota(999).name(),
+            quota(999)
+        );
+        assert!(lines.contains(&last), "{lines}");
         assert!(repeats.should_log(&quota(0)), "the next period has its own");
     }
 
