@@ -1,6 +1,6 @@
 //! Events and their metadata.
 
-use std::{borrow::Cow, collections::BTreeMap, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::atomic::AtomicBool, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
 use opentelemetry::trace::SpanContext;
@@ -31,7 +31,7 @@ pub(super) const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 /// A repetition within six minutes extends a series. The last 1,500 events written are remembered for this.
 ///
 /// An event is dropped and counted in these cases:
-/// - the API server rejects its content, or its namespace is terminating;
+/// - the API server rejects its content, another event has its name, or its namespace is terminating;
 /// - its write has failed for a minute;
 /// - 10,000 events are waiting, or 5,000 of a namespace whose events fail.
 ///
@@ -102,6 +102,8 @@ pub(super) struct Queued {
     pub time: Timestamp,
     /// Span of the reconcile that sent the event, if it is exported.
     pub trace: Option<SpanContext>,
+    /// Whether an attempt may have created the event.
+    pub is_sent: AtomicBool,
 }
 
 impl Queued {

@@ -13,7 +13,7 @@ pub(crate) mod event;
 mod tests;
 mod writer;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicBool};
 
 use kube::Client;
 use tokio::sync::mpsc;
@@ -66,6 +66,7 @@ impl Recorder {
             event,
             time: self.host.now(),
             trace: trace::current(),
+            is_sent: AtomicBool::new(false),
         };
         if self.sender.try_send(queued).is_err() {
             self.drops.full(key);

@@ -113,6 +113,7 @@ fn queued(message: &str) -> Queued {
         event: Event::failed(&TestError::Rejected(message.into())),
         time: Timestamp::now(),
         trace: None,
+        is_sent: AtomicBool::new(false),
     }
 }
 
@@ -425,7 +426,7 @@ impl Troubled {
             json!({})
         } else {
             json!({
-                "kind": "Status", "status": "Failure", "code": code, "message": message,
+                "kind": "Status", "status": "Failure", "code": code, "reason": cause, "message": message,
                 "details": { "retryAfterSeconds": 30, "causes": [{ "reason": cause }] },
             })
         };
@@ -585,6 +586,14 @@ async fn an_event_is_tried_again_unless_it_is_refused_for_good() {
         ),
         (408, "Timeout", "", true),
         (409, "Operation cannot be fulfilled", "", true),
+        // Another client's event has the name, or a webhook chose this reason.
+        (409, "events \"f.1\" already exists", "AlreadyExists", false),
+        (
+            409,
+            "admission webhook \"w\" denied the request: no",
+            "AlreadyExists",
+            false,
+        ),
         (413, "Request entity too large", "", false),
         (
             422,

@@ -247,13 +247,14 @@ impl Writer {
             }
         }
         let name = name_of(queued);
+        let may_exist = queued.is_sent.swap(true, Relaxed);
         match events
             .create(&PostParams::default(), &self.event(queued, &name))
             .await
         {
             // An earlier attempt created the event, but its response was lost.
             Err(kube::Error::Api(status))
-                if status.code == 409 && status.reason == "AlreadyExists" => {}
+                if may_exist && is_taken(&status) && !is_denied(&status.message) => {}
             answer => _ = answer?,
         }
         self.remember(series, name.into(), 1);
@@ -312,11 +313,17 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// Whether a rejection is final: because of the event's content, or because the namespace is terminating. Tokens, permissions
-/// and quotas may recover, and conflicts are transient.
+/// Whether the name of the event is taken. An event that no earlier attempt has sent is then another one.
+fn is_taken(status: &Status) -> bool {
+    status.code == 409 && status.reason == "AlreadyExists"
+}
+
+/// Whether a rejection is final: because of the event's content or its name, or because the namespace is terminating. Tokens,
+/// permissions and quotas may recover, and conflicts are transient. As in client-go, a taken name is final.
 fn is_final(status: &Status) -> bool {
     match status.code {
-        401 | 408 | 409 | 429 => false,
+        409 => is_taken(status),
+        401 | 408 | 429 => false,
         403 => is_terminating(status) || is_denied(&status.message),
         code => (400..500).contains(&code),
     }
