@@ -338,7 +338,7 @@ const ROWS: &[Row] = &[
     kubectl_alone("… of P-521", "type of the server's key may not be supported; supported are", Changed(|here, config| served(here, config, "p521", "ca"))),
     both("… of Ed25519", Changed(|here, config| served(here, config, "ed25519", "ca"))),
     both("… of RSA with 2048 bits", Changed(|here, config| served(here, config, "rsa2048", "ca"))),
-    kubectl_alone("… of RSA with 1024 bits", "made with an RSA key of fewer than 2048 bits; supported are", Changed(|here, config| served(here, config, "rsa1024", "ca"))),
+    kubectl_alone("… of RSA with 1024 bits", "signature of the handshake is invalid, or made with an RSA key of fewer than 2048 bits", Changed(|here, config| served(here, config, "rsa1024", "ca"))),
     both("issued by RSA-PSS", Changed(|here, config| served(here, config, "by-rsa-pss", "ca-rsa"))),
     kubectl_alone("issued by P-384 with SHA-512", "unsupported signature algorithm", Changed(|here, config| served(here, config, "by-p384-sha512", "ca-p384"))),
     kubectl_alone("issued by P-521", "unsupported signature algorithm", Changed(|here, config| served(here, config, "by-p521", "ca-p521"))),

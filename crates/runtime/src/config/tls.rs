@@ -100,7 +100,7 @@ impl ServerCertVerifier for Roots {
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let verified = self.verifier.verify_tls12_signature(message, cert, dss);
-        verified.map_err(explained)
+        verified.map_err(explained_in_handshake)
     }
 
     fn verify_tls13_signature(
@@ -110,7 +110,7 @@ impl ServerCertVerifier for Roots {
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
         let verified = self.verifier.verify_tls13_signature(message, cert, dss);
-        verified.map_err(explained)
+        verified.map_err(explained_in_handshake)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -150,6 +150,24 @@ fn explained(error: rustls::Error) -> rustls::Error {
     E::Other(OtherError(Arc::new(Error(text)))).into()
 }
 
+/// Replaces errors about the signature of the handshake, which is not one of a certificate.
+fn explained_in_handshake(error: rustls::Error) -> rustls::Error {
+    use CertificateError as E;
+    match error {
+        rustls::Error::InvalidCertificate(
+            E::BadSignature
+            | E::UnsupportedSignatureAlgorithmContext { .. }
+            | E::UnsupportedSignatureAlgorithmForPublicKeyContext { .. },
+        ) => {
+            let text = format!(
+                "the server's signature of the handshake is invalid, or made with an RSA key of fewer than 2048 bits; {SUPPORTED}"
+            );
+            rustls::Error::Other(OtherError(Arc::new(Error(text))))
+        }
+        other => other,
+    }
+}
+
 /// Makes an error of a handshake readable. A server whose key has an unsupported type sends the alert `handshake_failure` and no
 /// certificate, so the text for this alert names that cause.
 pub(crate) fn readable(error: BoxError) -> BoxError {
@@ -160,6 +178,7 @@ pub(crate) fn readable(error: BoxError) -> BoxError {
         Some(rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(cause)))) => {
             format!("invalid peer certificate: {cause}")
         }
+        Some(rustls::Error::Other(OtherError(cause))) => cause.to_string(),
         _ => return error,
     };
     Error::new(text).into()
@@ -264,7 +283,19 @@ pub(crate) mod tests {
         ));
         assert!(alert.ends_with(SUPPORTED), "{alert}");
         let short = read(explained(CertificateError::BadSignature.into()));
-        assert!(short.ends_with(SUPPORTED), "{short}");
+        assert!(
+            short.starts_with("invalid peer certificate: its signature ")
+                && short.ends_with(SUPPORTED),
+            "{short}"
+        );
+        let handshake = read(explained_in_handshake(
+            CertificateError::BadSignature.into(),
+        ));
+        assert!(
+            handshake.starts_with("the server's signature of the handshake ")
+                && handshake.ends_with(SUPPORTED),
+            "{handshake}"
+        );
         let other = read(rustls::Error::AlertReceived(
             AlertDescription::InternalError,
         ));
