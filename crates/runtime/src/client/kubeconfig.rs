@@ -13,7 +13,10 @@ use kube::{
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use crate::{client::token_file::bearer, config::environment::Host};
+use crate::{
+    client::token_file::{bearer, secret},
+    config::environment::Host,
+};
 
 /// Placeholder that keeps kube from using the proxy of `HTTPS_PROXY`.
 pub(super) const NO_PROXY: &str = "http://no-proxy.invalid/";
@@ -277,14 +280,12 @@ fn check_cluster(cluster: &mut Cluster) -> Result<(), Error> {
 }
 
 fn check_user(user: &AuthInfo) -> Result<(), Error> {
-    // kube exposes its secrets only through serialization.
-    let user_json = serde_json::to_value(user).unwrap_or_default();
-    let token = user_json["token"].as_str().unwrap_or_default();
+    let token = secret(user, "token");
     let has_file = user
         .token_file
         .as_ref()
         .is_some_and(|path| !path.is_empty());
-    if !has_file && !token.is_empty() && bearer(token).is_err() {
+    if !has_file && token.is_some_and(|token| bearer(&token).is_err()) {
         return Err(invalid(
             "the user's token has a character that is not valid in an HTTP header, such as a line break: write it on one \
              line, without `|`",

@@ -11,7 +11,6 @@ use http::{
 };
 use kube::config::AuthInfo;
 use parking_lot::Mutex;
-use serde_json::Value;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -39,15 +38,10 @@ impl TokenFile {
     ///
     /// The file takes precedence over a token and an exec plugin. The token is used until the file can be read.
     pub(crate) fn take(auth: &mut AuthInfo) -> kube::Result<Option<Self>> {
-        // kube exposes its secrets only through serialization.
-        let secrets = serde_json::to_value(&*auth).map_err(kube::Error::SerdeError)?;
-        let secret = |name: &str| {
-            let text = secrets.get(name).and_then(Value::as_str);
-            text.filter(|text| !text.is_empty())
-        };
+        let [password, token] = ["password", "token"].map(|name| secret(auth, name));
         auth.username.take_if(|name| name.is_empty());
-        auth.password.take_if(|_| secret("password").is_none());
-        auth.token.take_if(|_| secret("token").is_none());
+        auth.password.take_if(|_| password.is_none());
+        auth.token.take_if(|_| token.is_none());
         // kube resolves an empty path to the path of the folder.
         auth.token_file
             .take_if(|path| path.is_empty() || path.ends_with('/'));
@@ -58,7 +52,7 @@ impl TokenFile {
         let Some(path) = auth.token_file.take().map(PathBuf::from) else {
             return Ok(None);
         };
-        let (header, read) = match (read(&path), secret("token").map(bearer)) {
+        let (header, read) = match (read(&path), token.as_deref().map(bearer)) {
             (Ok(header), _) => (header, Some(Instant::now())),
             (Err(_), Some(Ok(header))) => (header, None),
             (Err(error), _) => {
@@ -110,6 +104,13 @@ impl TokenFile {
             self.last.lock().read = None;
         }
     }
+}
+
+/// Returns a secret of a user, unless it is empty. kube exposes its secrets only through serialization.
+pub(crate) fn secret(user: &AuthInfo, name: &str) -> Option<String> {
+    let user = serde_json::to_value(user).ok()?;
+    let text = user[name].as_str().filter(|text| !text.is_empty());
+    text.map(str::to_owned)
 }
 
 fn read(path: &PathBuf) -> io::Result<HeaderValue> {
