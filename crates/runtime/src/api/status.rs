@@ -15,6 +15,13 @@ pub(crate) fn is_denied(message: &str) -> bool {
         || message.starts_with("Internal error occurred: failed calling webhook ")
 }
 
+/// Returns whether the API server failed during admission or processing of the write. An example is a webhook's patch that does not
+/// apply to the object. Such an error may be permanent, so it is reported like a denial. Errors of the storage have other
+/// messages.
+pub(crate) fn is_internal(status: &Status) -> bool {
+    status.code == 500 && status.message.starts_with("Internal error occurred: ")
+}
+
 /// Returns whether the caller lacks a permission: `… is forbidden: User "…" cannot patch resource "…" …`, or, from the plugin
 /// `OwnerReferencesPermissionEnforcement`, `… is forbidden: cannot set …`. A policy, a webhook or a quota causes other
 /// messages.

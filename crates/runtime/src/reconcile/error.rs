@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     api::{
         failure::{Failure, Retry, brief, root_cause},
-        status::{is_denied, is_terminating, retry_after},
+        status::{is_denied, is_internal, is_terminating, retry_after},
     },
     client::fence,
 };
@@ -136,12 +136,6 @@ impl From<kube::Error> for ApiError {
             }
         }
     }
-}
-
-/// Whether the API server failed during admission or processing of the write. An example is a webhook's patch that does not apply
-/// to the object. Such an error may be permanent, so it is reported like a denial. Errors of the storage have other messages.
-fn is_internal(status: &kube::core::Status) -> bool {
-    status.code == 500 && status.message.starts_with("Internal error occurred: ")
 }
 
 /// Message for a write that the API server did not complete in time. The API server's own message mentions no webhook. The text
