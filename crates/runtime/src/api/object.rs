@@ -476,7 +476,7 @@ mod tests {
 
     /// The message names the member to correct, at any position and in any notation.
     #[test]
-    fn what_is_wrong_is_said_of_its_member() {
+    fn decode_errors_name_the_invalid_member() {
         for (text, said) in [
             ("5", "spec: invalid type: integer `5`, expected struct Spec"),
             ("{}", "spec: missing field `name`"),

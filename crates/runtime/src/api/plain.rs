@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_stored_can_be_read() {
+    fn any_stored_object_can_be_decoded() {
         let metadata = json!({ "name": "w", "namespace": "n", "uid": "u", "resourceVersion": "1",
             "generation": 2, "deletionTimestamp": "2020-01-01T00:00:00Z", "finalizers": ["a/b"] });
         let wish: Custom<Wish> = object(&json!({ "metadata": metadata, "spec": { "of": "s" },

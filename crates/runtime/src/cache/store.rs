@@ -775,7 +775,7 @@ mod tests {
 
     /// A late response does not restore an object that the watch has reported as deleted.
     #[test]
-    fn a_late_answer_does_not_bring_back_the_dead() {
+    fn a_late_response_does_not_restore_a_deleted_object() {
         let cache = listed([]);
         let key = Key::new("n", "a");
         let sent = cache.begin_write(&key);
@@ -852,7 +852,7 @@ mod tests {
 
     /// The standing from a write lasts until the watch delivers another object or a deletion.
     #[test]
-    fn what_is_outdated_is_so_until_the_watch_has_caught_up() {
+    fn a_stale_object_stays_stale_until_the_watch_catches_up() {
         let key = Key::new("n", "a");
         for standing in [Freshness::Conflicted, Freshness::Stale] {
             let cache = listed([at("n", "a", 1, "d")]);
@@ -875,7 +875,7 @@ mod tests {
     /// A list may contain a doubtful object at the same version, because of an etcd restore or because the list is stale. It is
     /// reported as a change, so that a live read follows.
     #[test]
-    fn what_is_outdated_is_looked_up_when_a_list_has_it_unchanged() {
+    fn a_stale_object_is_verified_after_an_unchanged_relist() {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 1, "d")]);
         let note = || cache.note(&key, ("u", 1), Freshness::Stale, cache.now(&key));
@@ -896,7 +896,7 @@ mod tests {
     /// A watch that lags behind may deliver versions from before the deletion of a doubtful object. The object remains
     /// doubtful, so that a live read follows.
     #[test]
-    fn what_is_outdated_is_looked_up_when_the_watch_has_another_version_of_it() {
+    fn a_stale_object_is_verified_after_the_watch_delivers_another_version() {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 1, "d")]);
         let note = |version, standing| cache.note(&key, ("u", version), standing, cache.now(&key));
@@ -920,7 +920,7 @@ mod tests {
 
     /// A successful write proves that the object was current, so no live read is needed.
     #[test]
-    fn what_was_written_is_current() {
+    fn a_written_object_is_fresh() {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 1, "d")]);
         let sent = cache.begin_write(&key);
@@ -943,7 +943,7 @@ mod tests {
 
     /// The response to a request from before a list makes the object doubtful: etcd may have been restored in between.
     #[test]
-    fn what_an_answer_says_that_met_a_list_is_doubtful() {
+    fn a_response_from_before_a_list_makes_the_object_stale() {
         let key = Key::new("n", "a");
         for standing in [Freshness::Fresh, Freshness::Stale] {
             let cache = listed([at("n", "a", 1, "d")]);
@@ -958,7 +958,7 @@ mod tests {
 
     /// An accepted deletion is known while the object exists.
     #[test]
-    fn what_is_going_is_so_until_it_is_gone() {
+    fn a_pending_deletion_is_known_until_the_object_is_gone() {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 10, "d")]);
         let uid = cache.get(&key).unwrap().view.uid().to_owned();

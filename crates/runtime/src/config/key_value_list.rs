@@ -72,7 +72,7 @@ mod tests {
 
     /// Incomplete escapes, non-hexadecimal escapes and invalid UTF-8 are rejected.
     #[test]
-    fn what_is_encoded_is_decoded_or_refused() {
+    fn percent_encoding_is_decoded_or_rejected() {
         for (text, value) in [
             ("", Some("")),
             ("plain", Some("plain")),

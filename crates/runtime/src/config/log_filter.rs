@@ -97,7 +97,7 @@ mod tests {
 
     /// A directive for the application also applies to the runtime, unless another one names the runtime.
     #[test]
-    fn what_is_said_of_the_application_holds_of_the_runtime() {
+    fn a_directive_for_the_application_applies_to_the_runtime() {
         for (text, runtime) in [
             ("off,app=info", Some(LevelFilter::INFO)),
             ("app=off", Some(LevelFilter::OFF)),

@@ -66,7 +66,7 @@ fn a_name_that_begins_no_metric_is_refused() {
 
 /// Holds for any order of an application's keys and any sections, except for secrets.
 #[test]
-fn what_is_printed_can_be_read_again() {
+fn printed_settings_can_be_parsed_again() {
     const ONE: Rule = Rule::Whole(1, 5);
     static KEYS: &[Key] = &[
         Key {

@@ -411,7 +411,7 @@ mod tests {
 
     /// A resource type that the fence lets through cannot be owned.
     #[tokio::test]
-    async fn i2_what_the_fence_lets_through_cannot_be_owned() {
+    async fn i2_an_unfenced_resource_type_cannot_be_owned() {
         let asks: [Ask; 2] = [
             |builder| drop(builder.owns::<Dependent<Note>>()),
             |builder| drop(builder.owns::<Dependent<OldNote>>()),

@@ -118,7 +118,7 @@ async fn q6_a_panic_is_one_objects_failure() {
 
 /// A pending status is reported by another reconcile when nothing more urgent waits.
 #[tokio::test(start_paused = true)]
-async fn what_is_untold_comes_again() {
+async fn a_pending_status_is_reported_by_another_reconcile() {
     let queue = queue();
     queue.add(key("a"), Lane::Event);
     queue.add(key("b"), Lane::Event);
@@ -158,7 +158,7 @@ fn answering(
 
 /// A reconciler that always requests a requeue runs ten times per second at most, even with a delay of zero.
 #[tokio::test(start_paused = true)]
-async fn what_always_asks_to_come_again_does_not_spin() {
+async fn a_reconciler_that_always_requeues_does_not_spin() {
     for action in [
         Action::After(Duration::ZERO),
         Action::After(Duration::from_millis(1)),
@@ -226,7 +226,7 @@ async fn r7_a_final_failure_waits_for_the_user() {
 /// A postponed correction is made at its due time, regardless of reconciles in between. If it fails, that counts as the first
 /// failure.
 #[tokio::test(start_paused = true)]
-async fn what_is_put_off_comes_when_its_time_is_over() {
+async fn a_postponed_correction_is_made_when_due() {
     for undone in AT_ONCE..AT_ONCE + 10 {
         let (queue, corrections) = (queue(), DisputeTracker::default());
         let by = Requester {
@@ -277,7 +277,7 @@ async fn what_is_put_off_comes_when_its_time_is_over() {
 
 /// A few conflicts are not logged; a long series is.
 #[tokio::test(start_paused = true)]
-async fn a_conflict_that_does_not_pass_is_told() {
+async fn a_lasting_conflict_is_logged() {
     let queue = queue();
     let worker = worker(&queue);
     queue.add(key("a"), Lane::Event);
@@ -950,7 +950,7 @@ async fn a_watch_that_falls_silent_is_opened_again() {
 /// A watch does not resume from an invalid version of a bookmark. If the API server rejects the version of a watch, all objects
 /// are relisted.
 #[tokio::test(start_paused = true)]
-async fn a_watch_goes_on_from_versions_alone() {
+async fn a_watch_resumes_only_from_valid_versions() {
     for odd in ["none", "", "0"] {
         for code in [400, 422] {
             let (server, asked) = (server(), Arc::new(Mutex::new(Vec::new())));

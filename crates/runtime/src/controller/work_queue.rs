@@ -210,7 +210,7 @@ mod tests {
 
     /// All failing objects are counted, but `/debug/state` shows a limited number.
     #[tokio::test(start_paused = true)]
-    async fn what_is_shown_of_failures_is_bounded() {
+    async fn the_number_of_listed_failures_is_bounded() {
         let work_queue = work_queue();
         let failed = Failed::of(&Parent::KIND, &Error::Transient("long ".repeat(1000)));
         let keys: Vec<_> = (0..1000)
@@ -349,7 +349,7 @@ mod tests {
     /// The last trigger of a lane wins, and a more urgent lane replaces the trigger of another. Nothing remains of a key that
     /// was handed out.
     #[test]
-    fn the_cause_of_the_lane_is_told() {
+    fn the_trigger_of_the_lane_is_reported() {
         let triggers = Triggers::default();
         let key = Key::new("n", "a");
         triggers.note(&key, Lane::Background, "takeover");

@@ -354,7 +354,7 @@ impl io::Write for Lines {
 /// After a panic for one object, the other objects of both types are reconciled, and the process continues. A log line names
 /// the method, the type and the object.
 #[tokio::test(start_paused = true)]
-async fn q6_a_panic_in_whatever_method_is_one_objects_failure() {
+async fn q6_a_panic_in_any_method_fails_only_one_object() {
     const RECONCILE: &str = "Reconciler::reconcile";
     for (kind, method, named) in [
         (ODD, "Cached::decode", None),

@@ -122,7 +122,7 @@ async fn q3h_retry_after_extends_the_grace_period() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_served_is_given_up_after_the_grace_period_and_served_again_at_once() {
+async fn a_namespace_is_dropped_after_the_grace_period_and_restored_immediately() {
     let scopes = scopes(&["a"]);
     let [parents, _] = synced(&scopes, 0);
     scopes.learn(0, Some(Permissions::Sufficient), false);
@@ -153,7 +153,7 @@ async fn what_was_served_is_given_up_after_the_grace_period_and_served_again_at_
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_write_nothing_from_the_start_is_never_served() {
+async fn a_namespace_without_write_permissions_at_start_is_not_served() {
     let scopes = scopes(&["a"]);
     synced(&scopes, 0);
     assert!(scopes.learn(0, Some(missing()), false));

@@ -38,7 +38,7 @@ const LONG: Duration = Duration::from_secs(10);
 /// Without an election, the kernel continues to send, although the request was cancelled and its connection closed long before.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn h19_what_was_not_delivered_in_its_time_never_is() {
+async fn h19_a_write_not_delivered_in_time_is_never_delivered() {
     for enabled in [true, false] {
         let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         // The server's kernel has room for a part of the body. The client's kernel has room for the rest.
@@ -119,7 +119,7 @@ fn credentials() -> Credentials {
 
 /// Connections that a slow API server caused to be opened are closed again, although one connection is in constant use.
 #[tokio::test]
-async fn a_connection_that_nobody_uses_is_closed() {
+async fn idle_connections_are_closed() {
     const AT_ONCE: usize = 6;
     let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let term = Term::new(1, 0, LONG, Clock::from_fn(|| Duration::ZERO));
@@ -309,7 +309,7 @@ fn a_pod_needs_an_address_and_a_token() {
 }
 
 #[test]
-fn h17_the_namespace_is_said_and_never_guessed() {
+fn h17_the_namespace_is_configured_and_never_guessed() {
     let folder = tempfile::tempdir().unwrap();
     let file = |text: &str| {
         let path = folder.path().join("namespace");

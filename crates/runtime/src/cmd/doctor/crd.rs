@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_api_server_leaves_out_is_no_difference() {
+    fn omitted_defaults_are_no_difference() {
         let ours = json!({ "nullable": false, "format": "", "required": [], "columns": [{ "name": "a", "priority": 0 }] });
         let theirs = json!({ "columns": [{ "name": "a" }] });
         assert_eq!(changes(&ours, &theirs), [""; 0]);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_only_shown_is_told_from_a_field_of_that_name() {
+    fn a_description_is_distinguished_from_a_field_named_description() {
         let of = |field: Value| json!({ "v1": { "properties": { "description": field } } });
         let [old, new] =
             ["a", "b"].map(|text| of(json!({ "description": text, "type": "string" })));

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_told_with_its_conditions() {
+    fn an_object_is_reported_with_its_conditions() {
         let deleted =
             json!({ "deletionTimestamp": "2020-01-01T00:00:00Z", "finalizers": ["a/b", "c"] });
         let failed = json!([{ "type": "Ready", "status": "False", "reason": "Failed", "message": "no\nroom" }]);

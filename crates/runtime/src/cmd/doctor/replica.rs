@@ -394,7 +394,7 @@ mod tests {
 
     /// A line stays short with a thousand namespaces.
     #[test]
-    fn of_many_caches_a_few_are_told() {
+    fn a_report_of_many_caches_lists_a_few() {
         let cache = |number: usize, failure: Value| {
             json!({ "kind": "Widget", "namespace": format!("n{number}"), "objects": 3, "resourceVersion": "17", "inSync": true,
                     "ageSeconds": 1.0, "failure": failure })
@@ -416,7 +416,7 @@ mod tests {
 
     /// The first failures are listed.
     #[test]
-    fn failures_are_told_with_their_retries() {
+    fn failures_are_reported_with_their_retries() {
         let object = |name: usize| {
             json!({ "namespace": "n", "name": format!("widget-{name}"), "attempts": 4, "reason": "Rejected", "error": "a\nb",
                     "retryInSeconds": 40.0 })

@@ -631,7 +631,7 @@ async fn q3e_key_that_always_changes_is_paced() {
 /// Forty keys change whenever they are taken, and there is one worker. Every other key is handed out within the fairness bound,
 /// on each lane.
 #[tokio::test(start_paused = true)]
-async fn hot_keys_starve_nobody() {
+async fn hot_keys_do_not_starve_other_keys() {
     const HOT: usize = 40;
     let queue = queue();
     for key in 0..HOT {

@@ -26,7 +26,7 @@ fn cut(every: Option<Duration>, after: Duration, kind: io::ErrorKind) -> Respons
 /// A load balancer cuts idle connections: the watch resumes from its version, and no restart is counted. A watch that is cut
 /// early or between events, or that times out, is a restart.
 #[tokio::test(start_paused = true)]
-async fn an_idle_watch_that_is_cut_goes_on() {
+async fn an_idle_watch_that_is_cut_resumes() {
     use io::ErrorKind::{ConnectionReset, TimedOut, UnexpectedEof};
     let seconds = Duration::from_secs;
     for (every, after, kind, is_restart) in [

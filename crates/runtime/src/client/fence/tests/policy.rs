@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_the_policy_goes_on_rejecting_says_so_once() {
+async fn a_leader_that_the_policy_keeps_rejecting_logs_it_once() {
     let (lines, _guard) = logged(tracing::Level::WARN);
     let answer = Arc::new(Mutex::new(None::<&str>));
     let service = service_fn({

@@ -179,7 +179,7 @@ async fn q7_a_namespace_that_hangs_holds_up_others_once() {
 
 /// A namespace recovers while another still hangs. Hanging keys are still attempted.
 #[tokio::test(start_paused = true)]
-async fn q7_what_is_well_again_is_no_longer_slow() {
+async fn q7_a_recovered_namespace_is_no_longer_slow() {
     for workers in [2, 8] {
         let names = names(2);
         let world = World::new(workers, &names, true);
@@ -228,7 +228,7 @@ async fn q7_what_is_well_again_is_no_longer_slow() {
 
 /// A namespace stays slow for a minute after a slow attempt that succeeded, even if other attempts there succeed faster.
 #[tokio::test(start_paused = true)]
-async fn q7_what_succeeds_slowly_is_remembered_for_a_minute() {
+async fn q7_a_namespace_stays_slow_for_a_minute_after_a_slow_success() {
     let queue = Queue::new(&q3(), 2, |_: &usize| "bad");
     queue.add(0, Lane::Event);
     let hangs = take(&queue);
