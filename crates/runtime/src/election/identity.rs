@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn h9_what_cannot_be_an_identity_is_refused() {
+    fn h9_an_invalid_identity_is_rejected() {
         for (name, unique) in [
             ("a", ""),
             ("a b", UID),

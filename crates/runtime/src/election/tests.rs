@@ -204,7 +204,7 @@ async fn a_lease_that_was_released_is_taken_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_loop_turns_whatever_the_api_server_does() {
+async fn the_election_loop_stays_alive_during_api_server_errors() {
     let api = FakeApi::released();
     let mut leader = Replica::run(&api, "a");
     leader.leads(true, SOON).await;
@@ -321,7 +321,7 @@ async fn h2_a_leader_that_sees_another_holder_stops_at_once() {
 /// An outage is logged once, and then each minute. Later lines contain its duration. If only writes hang, the line suggests the
 /// cause.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_nobody_can_write_is_logged_each_minute() {
+async fn a_lease_that_cannot_be_written_is_logged_each_minute() {
     let (lines, _guard) = logged(tracing::Level::WARN);
     let api = FakeApi::released();
     api.mood_of(Verb::Patch, Mood::Hangs);

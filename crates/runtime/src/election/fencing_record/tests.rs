@@ -94,7 +94,7 @@ async fn without_the_component_there_is_one_request() {
 }
 
 #[tokio::test]
-async fn who_does_not_hold_the_lease_writes_nothing() {
+async fn a_standby_writes_no_fencing_record() {
     let api = FakeApi::new();
     held_by(&api, "b");
     api.put_record(Some(json!({HOLDER_KEY: "b_1"})));
@@ -122,7 +122,7 @@ async fn i1_a_late_write_does_not_bring_a_deposed_leader_back() {
 
 /// A deleted or cleared Lease deposes no leader.
 #[tokio::test]
-async fn a_lease_that_names_nobody_is_left_to_the_next_renewal() {
+async fn a_lease_without_a_holder_deposes_no_leader() {
     for is_there in [true, false] {
         let api = FakeApi::new();
         if is_there {
@@ -178,7 +178,7 @@ async fn i8_each_term_has_its_own_record() {
 /// A replica that loses and regains its term faster than the API server responds still writes its record. A replica that gains
 /// another term does not wait for the assertion in progress.
 #[tokio::test(start_paused = true)]
-async fn what_is_under_way_ends_where_a_term_lapsed() {
+async fn a_record_is_written_after_a_term_is_regained_or_replaced() {
     for (transitions, requests) in [(1, 6), (2, 3)] {
         let api = FakeApi::new();
         held_by(&api, "a");

@@ -90,7 +90,7 @@ async fn h1_a_write_is_conditional_on_the_read_before_it() {
 
 /// The lock reads the system clock, and not the host's.
 #[tokio::test(start_paused = true)]
-async fn what_is_written_is_dated_by_the_hosts_clock() {
+async fn lease_writes_are_dated_by_the_hosts_clock() {
     let api = FakeApi::new();
     api.put(&held("2020-01-01T00:00:00.000000Z"));
     let (_, leases) = guarded(&api);
@@ -107,7 +107,7 @@ async fn what_is_written_is_dated_by_the_hosts_clock() {
 
 /// An example is the assertion of the fencing record during an attempt.
 #[tokio::test(start_paused = true)]
-async fn h1_a_read_by_somebody_else_is_not_the_condition_of_a_write() {
+async fn h1_a_bypassing_read_is_not_the_precondition_of_a_write() {
     let api = FakeApi::new();
     api.put(&held("2020-01-01T00:00:00.000000Z"));
     let (guard, leases) = guarded(&api);
@@ -185,7 +185,7 @@ async fn h12_h21_a_lease_that_is_vacant_again_is_not_taken_for_one_that_still_is
 
 /// Writes without a change delay a takeover only a limited number of times.
 #[tokio::test(start_paused = true)]
-async fn h16_who_keeps_touching_a_vacant_lease_keeps_nobody_from_it_for_good() {
+async fn h16_repeated_writes_do_not_block_a_vacant_lease_forever() {
     for vacant in [json!({}), FakeApi::released().spec()] {
         let api = FakeApi::new();
         api.put(&vacant);
@@ -204,7 +204,7 @@ async fn h16_who_keeps_touching_a_vacant_lease_keeps_nobody_from_it_for_good() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h5_what_a_watch_saw_counts() {
+async fn h5_a_watched_lease_counts_as_seen() {
     let api = FakeApi::new();
     api.put(&held("2020-01-01T00:00:00.000000Z"));
     let (guard, leases) = guarded(&api);
@@ -224,7 +224,7 @@ async fn h5_what_a_watch_saw_counts() {
 
 /// A watch that is behind delivers such a version.
 #[tokio::test(start_paused = true)]
-async fn h21_what_was_written_before_a_release_and_is_dated_no_earlier_shows_that_it_is_a_copy() {
+async fn h21_a_held_version_dated_no_earlier_shows_that_a_release_is_a_copy() {
     let dates = [1, 2, 3].map(|second| format!("2020-01-01T00:00:0{second}.000000Z"));
     let copy = json!({"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": dates[1], "renewTime": dates[1]});
     for (date, is_copy) in dates.iter().zip([false, true, true]) {
@@ -362,7 +362,7 @@ async fn h12_a_lease_is_created_with_no_holder() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h12_a_lease_that_nobody_has_held_is_free_when_it_was_seen_like_that_for_a_lease() {
+async fn h12_a_lease_without_a_holder_is_free_after_a_full_duration() {
     let api = FakeApi::new();
     let (guard, leases) = guarded(&api);
     assert!(leases.get("l").await.is_err());
@@ -403,7 +403,7 @@ async fn h12_a_lease_after_one_that_was_held_is_free_after_the_longer_of_both_du
 }
 
 #[tokio::test(start_paused = true)]
-async fn h15_a_lease_whose_duration_somebody_shortens_is_its_holders_as_long_as_before() {
+async fn h15_shortening_the_duration_does_not_shorten_the_wait() {
     for (before, after, free) in [(15, 1, 15), (60, 1, 60), (60, 15, 60), (1, 1, 15)] {
         let api = FakeApi::new();
         let mut spec = held("2020-01-01T00:00:00.000000Z");
@@ -437,7 +437,7 @@ async fn h11_a_write_that_changes_nothing_is_a_failure() {
 
 /// A response that is no newer than the version read does not show the result of the write.
 #[test]
-fn h11_what_a_write_made_is_newer_than_what_it_was_based_on() {
+fn h11_a_response_to_a_write_is_newer_than_the_version_read() {
     for (version, base, newer) in [
         (Some("8"), "7", true),
         (Some("10"), "9", true),

@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn a_rejected_term_is_renewed_at_once_and_goes_on_if_the_lease_is_held() {
+async fn a_rejected_term_is_renewed_and_continues_if_the_lease_is_held() {
     let api = FakeApi::released();
     let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
@@ -44,7 +44,7 @@ async fn h14_rejections_do_not_make_a_leader_ask_all_the_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rejected_term_is_over_at_once_if_somebody_else_holds_the_lease() {
+async fn a_rejected_term_ends_immediately_if_another_replica_holds_the_lease() {
     let api = FakeApi::released();
     let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
@@ -100,7 +100,7 @@ async fn a_leader_that_the_policy_does_not_know_makes_itself_known() {
 
 /// Only the policy needs the record: a replica leads without it.
 #[tokio::test(start_paused = true)]
-async fn a_record_that_cannot_be_written_keeps_nobody_from_leading() {
+async fn an_unwritable_fencing_record_does_not_prevent_leadership() {
     let api = FakeApi::released();
     api.refuse_records(500);
     let mut a = Replica::run(&api, "a");

@@ -4,7 +4,7 @@ use super::*;
 
 /// All requests of a replica, with each response to each kind of request.
 #[tokio::test(start_paused = true)]
-async fn h14_whatever_the_api_server_answers_a_replica_asks_at_a_bounded_pace() {
+async fn h14_the_request_rate_is_bounded_for_any_api_server_response() {
     let mut moods = vec![
         Mood::Serves,
         Mood::Hangs,

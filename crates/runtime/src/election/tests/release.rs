@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(start_paused = true)]
-async fn i8_asked_to_stop_it_releases_the_lease_by_one_conditional_write() {
+async fn i8_shutdown_releases_the_lease_with_one_conditional_write() {
     let api = FakeApi::released();
     let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
@@ -22,7 +22,7 @@ async fn i8_asked_to_stop_it_releases_the_lease_by_one_conditional_write() {
 
 /// The term ends before the release is sent, even if the release hangs.
 #[tokio::test(start_paused = true)]
-async fn asked_to_stop_it_ends_in_bounded_time_whatever_the_api_server_does() {
+async fn shutdown_takes_bounded_time_with_any_api_server_response() {
     for mood in [
         Mood::Serves,
         Mood::Hangs,
@@ -185,7 +185,7 @@ async fn a_leader_that_lets_go_waits_for_its_writes() {
 /// A restarted container continues with the Lease of the previous process, and does not know its writes. A write may be in flight
 /// for the longest time limit of a write.
 #[tokio::test(start_paused = true)]
-async fn who_goes_on_with_a_lease_waits_for_the_writes_of_the_process_before_it() {
+async fn a_restarted_replica_waits_for_writes_of_the_previous_process() {
     for (led, is_released) in [(SOON, false), (LEASE, true)] {
         let api = FakeApi::released();
         let mut killed = Replica::run(&api, "a");
@@ -202,7 +202,7 @@ async fn who_goes_on_with_a_lease_waits_for_the_writes_of_the_process_before_it(
 
 /// This also applies if its own attempts fail.
 #[tokio::test(start_paused = true)]
-async fn who_cannot_renew_releases_no_lease_of_the_process_before_it() {
+async fn a_restarted_replica_that_cannot_renew_does_not_release_the_lease() {
     let api = FakeApi::released();
     let mut killed = Replica::run(&api, "a");
     killed.leads(true, SOON).await;

@@ -61,7 +61,7 @@ async fn h12_at_the_first_start_of_all_one_leads_after_a_lease() {
 
 /// This does not depend on whether the replica saw the holder: the holder may not know of the deletion.
 #[tokio::test(start_paused = true)]
-async fn h12_who_has_not_led_leads_no_sooner_than_a_lease_after_a_deletion() {
+async fn h12_a_standby_waits_a_full_lease_after_a_deletion() {
     for (knows, recreates) in [(false, false), (false, true), (true, false), (true, true)] {
         let api = FakeApi::released();
         let mut b = Replica::able(&api, "b", Eligibility::None);
@@ -116,7 +116,7 @@ enum Seen {
 
 /// Users clear the holder to change the leader. The holder does not know it yet.
 #[tokio::test(start_paused = true)]
-async fn h21_who_has_not_led_leads_no_sooner_than_a_lease_after_somebody_else_cleared_the_holder() {
+async fn h21_a_standby_waits_a_full_lease_after_the_holder_was_cleared() {
     use Edit::*;
     let edits = [Cleared, ClearedAndShortened, CopyApplied, CopyCreated];
     let sights = [Seen::All, Seen::Some, Seen::Nothing];

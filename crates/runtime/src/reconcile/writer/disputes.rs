@@ -437,7 +437,7 @@ mod tests {
 
     /// The first write with a known outcome ends an outage, however long. An outage is no dispute.
     #[tokio::test(start_paused = true)]
-    async fn what_is_known_again_is_not_what_was_unknown() {
+    async fn an_outage_is_not_a_dispute() {
         for failed in [u32::from(OFTEN), 20, 100] {
             let (corrections, key) = (DisputeTracker::default(), Key::new("n", "d"));
             let asked = Desired::Present(0);
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_left_alone_for_a_while_is_corrected_at_once_again() {
+    async fn corrections_are_immediate_again_after_a_quiet_period() {
         let corrections = DisputeTracker::default();
         for _ in 0..2 {
             let second = Duration::from_secs(1);
@@ -549,7 +549,7 @@ mod tests {
 
     /// A write is never delayed if its values are new, or if no other client has touched the object.
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_has_undone_is_no_correction() {
+    async fn a_write_without_a_revert_is_no_correction() {
         let changed = |number: u32| number + 1000;
         let step =
             |number| json!({ "metadata": { "labels": { "a": "b" } }, "spec": { "step": number } });
@@ -626,7 +626,7 @@ mod tests {
 
     /// The revert may affect other fields each time.
     #[tokio::test(start_paused = true)]
-    async fn what_somebody_has_undone_is_a_correction() {
+    async fn a_write_after_a_revert_is_a_correction() {
         let changed = |number: u32| number + 1000;
         let same = |_| json!({ "spec": { "step": 1 } });
         assert!(waits(same, changed).await, "one field");
@@ -673,7 +673,7 @@ mod tests {
 
     /// Disputes about 50,000 objects at a time are all recognized. An upgrade of a webhook may cause them.
     #[tokio::test(start_paused = true)]
-    async fn who_undoes_everything_is_answered_ever_more_slowly() {
+    async fn reverts_of_many_objects_are_corrected_with_backoff() {
         let corrections = DisputeTracker::default();
         let keys: Vec<_> = (0..50_000).map(|n| Key::new("n", &n.to_string())).collect();
         for round in 0..12 {

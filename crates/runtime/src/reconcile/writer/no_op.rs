@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_passes_is_forgotten() {
+    async fn a_no_op_write_is_forgotten_after_its_lifetime() {
         let lifetime = Duration::from_secs(5);
         let ineffective = NoOpWrites::forgotten_after(lifetime);
         ineffective.record(&key(1), "x", "y", 1, |_| true);
@@ -222,7 +222,7 @@ mod tests {
 
     /// A new list causes two more requests, with pauses that double.
     #[tokio::test(start_paused = true)]
-    async fn what_was_asked_in_vain_is_asked_again_after_another_list() {
+    async fn a_no_op_write_is_repeated_after_another_list() {
         let ineffective = NoOpWrites::default();
         let knows = |list| ineffective.contains(&key(1), "x", "y", list);
         let record = |list| ineffective.record(&key(1), "x", "y", list, |_| true);
@@ -248,7 +248,7 @@ mod tests {
 
     /// Several plans for one object do not displace one another. The number of recorded plans is bounded.
     #[test]
-    fn what_was_asked_of_one_object_is_told_apart() {
+    fn plans_for_one_object_are_recorded_separately() {
         let ineffective = NoOpWrites::default();
         for asked in 0..OF_ONE {
             ineffective.record(&key(1), asked, "y", 1, |_| true);

@@ -232,7 +232,7 @@ fn key() -> Key {
 
 /// A created object has the name of its key, and the reconciled object as its owner.
 #[tokio::test]
-async fn i4_what_is_made_is_controlled_by_what_it_is_made_for() {
+async fn i4_a_created_object_is_controlled_by_the_reconciled_object() {
     let server = Server::default();
     let harness = harness(&server, &wish(&["example.com/ours"], 2), None);
     harness.reconcile(&key()).await.unwrap();
@@ -268,7 +268,7 @@ async fn i4_nothing_is_made_in_another_namespace() {
 /// If the created object differs from the desired state, it is patched once. If the patch has no effect, each reconcile reports
 /// it.
 #[tokio::test]
-async fn what_is_made_otherwise_is_put_right_or_reported() {
+async fn a_mutated_creation_is_corrected_or_reported() {
     for overruled in [false, true] {
         let server = Server::default();
         *server.overruling.lock() = overruled.then(|| map("wish", "b"));
@@ -294,7 +294,7 @@ async fn what_is_made_otherwise_is_put_right_or_reported() {
 
 /// Ownership is decided by the UID, not by the name, for every kind of write.
 #[tokio::test]
-async fn i5_what_another_controls_is_not_changed_in_any_way() {
+async fn i5_an_object_of_another_controller_is_not_changed() {
     let server = Server::default();
     let harness = harness(
         &server,
@@ -347,7 +347,7 @@ async fn the_finalizers_of_others_stay() {
 
 /// The default `is_up_to_date` is a dry run of the reconcile, which sends no request.
 #[tokio::test]
-async fn what_is_up_to_date_is_known_without_a_request() {
+async fn the_dry_run_of_a_reconcile_sends_no_request() {
     let server = Server::default();
     let ours = ["example.com/ours"];
     for (wish, map, expected) in [
@@ -367,7 +367,7 @@ async fn what_is_up_to_date_is_known_without_a_request() {
 
 /// An external action has no precondition, so a live read and a check of the leadership come before it.
 #[tokio::test]
-async fn what_is_done_outside_is_done_for_what_there_is_and_by_who_leads() {
+async fn an_external_action_needs_the_current_object_and_leadership() {
     let (ours, server) = (["example.com/ours"], Server::default());
     let now = wish(&ours, 2);
     let mut newer = now.clone();
@@ -568,7 +568,7 @@ async fn r6b_reverted_writes_are_delayed() {
 
 /// Status updates during a rollout, and different patches of one object, are not reverted. So they are not delayed.
 #[tokio::test(start_paused = true)]
-async fn what_nobody_undoes_is_not_put_off() {
+async fn writes_without_reverts_are_not_postponed() {
     let server = Server::default();
     let harness = harness(&server, &wish(&["example.com/ours"], 2), None);
     let Granter { wishes, maps, .. } = harness.reconciler();
@@ -597,7 +597,7 @@ async fn what_nobody_undoes_is_not_put_off() {
 
 /// A rollout of a thousand steps, one per second, while other clients change their own fields. No step is reverted.
 #[tokio::test(start_paused = true)]
-async fn a_rollout_that_nobody_undoes_is_not_put_off() {
+async fn a_rollout_without_reverts_is_not_postponed() {
     type Touch = fn(&mut Value, &mut Value, u64);
     let touches: [(&str, Touch); 4] = [
         ("its status, which is kept", |_, map, step| {
@@ -642,7 +642,7 @@ async fn a_rollout_that_nobody_undoes_is_not_put_off() {
 /// A finalizer or a long shutdown can delay a deletion. The deletion is requested once, and is not a dispute. Only a new object
 /// with the same name is deleted again.
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_takes_its_time_is_asked_for_once() {
+async fn a_slow_deletion_is_requested_once() {
     let server = Server::default();
     let mut stored = map("wish", "a");
     let harness = harness(&server, &wish(&["example.com/ours"], 2), Some(&stored));
@@ -786,7 +786,7 @@ async fn i14_a_refused_status_is_announced_where_something_is_wrong() {
 /// If a webhook reverts a finalizer within the same write, the request is not repeated until the object changes. The reconcile
 /// fails with a message for the user, because nothing may be done without the finalizer.
 #[tokio::test]
-async fn i6_a_finalizer_that_is_not_taken_over_is_asked_for_once() {
+async fn i6_a_reverted_finalizer_is_requested_once() {
     for (to_set, finalizers) in [(true, &[][..]), (false, &["example.com/ours"])] {
         let server = Server::default();
         let stored = wish(finalizers, 2);
@@ -860,7 +860,7 @@ async fn a_rehearsal_gives_nothing_up() {
 
 /// A message contains the fields of a patch. A value may be secret, and of any length.
 #[test]
-fn what_is_wanted_is_told_without_values_and_in_brief() {
+fn a_patch_is_described_by_its_fields_without_values() {
     let noted = json!({ "annotations": { "made-for": "SECRET" } });
     for (patch, expected) in [
         (
@@ -951,7 +951,7 @@ async fn i6_a_status_that_is_pruned_is_written_once() {
 
 /// A reconcile has two plans for one object, and a policy overrides both.
 #[tokio::test]
-async fn i6_of_two_plans_that_change_nothing_neither_is_asked_again() {
+async fn i6_two_no_op_plans_are_requested_once_each() {
     let server = Server::default();
     let stored = map("wish", "theirs");
     let harness = harness(&server, &wish(&["example.com/ours"], 2), Some(&stored));

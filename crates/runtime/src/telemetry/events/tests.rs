@@ -164,7 +164,7 @@ async fn r9_each_of_many_objects_has_its_series() {
 
 /// A shutdown that runs out of time logs the number of unwritten events.
 #[tokio::test(start_paused = true)]
-async fn p2_events_that_are_left_at_the_end_are_told() {
+async fn p2_unwritten_events_are_logged_at_shutdown() {
     for (hangs, left) in [(false, 0), (true, 3)] {
         let server = Server::default();
         let client = if hangs {
@@ -191,7 +191,7 @@ async fn p2_events_that_are_left_at_the_end_are_told() {
 
 /// After a client has deleted an event, its next occurrence creates the event and starts a new series.
 #[tokio::test]
-async fn a_deleted_event_is_written_anew() {
+async fn a_deleted_event_is_created_again() {
     let server = Server::default();
     let writer = writer(&server);
     writer.publish(&queued("it")).await.unwrap();

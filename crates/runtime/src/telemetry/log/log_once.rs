@@ -311,7 +311,7 @@ mod tests {
 
     /// The line of a long outage is repeated with its duration: after 1, 2, 4 and 8 min, then every 10 min.
     #[tokio::test(start_paused = true)]
-    async fn what_goes_on_is_logged_again() {
+    async fn a_long_outage_is_logged_again() {
         const STEP: Duration = Duration::from_secs(5);
         let mut causes = OutageLog::new(Duration::from_secs(30));
         let mut logged = Vec::new();

@@ -277,7 +277,7 @@ mod tests {
     /// Callers do not wait while a write blocks. The queue is bounded, further lines are counted, and their number is reported
     /// where they are missing.
     #[test]
-    fn a_sink_that_blocks_stops_nobody() {
+    fn a_blocked_sink_does_not_block_callers() {
         let scene = Scene::new();
         scene.put("first\n");
         scene.taken();

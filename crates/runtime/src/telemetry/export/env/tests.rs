@@ -227,7 +227,7 @@ fn every_default_is_of_the_specification() {
 
 /// A value that is not UTF-8 is invalid.
 #[test]
-fn what_is_not_text_is_ignored() {
+fn a_value_that_is_not_utf8_is_ignored() {
     use std::os::unix::ffi::OsStringExt as _;
     let env = Env::new([
         ("OTEL_SERVICE_NAME".into(), OsString::from_vec(vec![0xff])),
@@ -270,7 +270,7 @@ fn only_what_is_used_is_warned_about() {
 
 /// Valid values are accepted.
 #[test]
-fn what_is_right_is_taken() {
+fn valid_values_are_accepted() {
     let right = env(&[
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4317"),
         (

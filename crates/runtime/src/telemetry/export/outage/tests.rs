@@ -5,7 +5,7 @@ use crate::config::app::tests::APP;
 
 /// Repeated failures of three signals for one cause are one line with repetitions, and one line when all have recovered.
 #[test]
-fn an_outage_is_logged_ever_more_rarely() {
+fn an_outage_is_logged_at_increasing_intervals() {
     let mut outages = Outages::default();
     let start = Instant::now();
     let mut logged = Vec::new();
