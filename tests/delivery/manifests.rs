@@ -560,7 +560,7 @@ fn merge(base: &Value, one: &Value, other: &Value) -> Result<Value, String> {
 /// The component `prometheus`, alone and with each other component: each port that its `PodMonitor` scrapes returns metrics,
 /// and so does the port of the Service.
 #[tokio::test]
-async fn what_the_podmonitor_scrapes_gives_metrics() {
+async fn each_port_of_the_podmonitor_returns_metrics() {
     let cluster = installed().await;
     let components = folders(&root().join("deploy/components"));
     let mut choices = vec![

@@ -926,7 +926,7 @@ async fn the_leaders_network_is_cut() {
 
 #[tokio::test]
 #[ignore = "make e2e"]
-async fn a_rollout_restart_delays_nobody() {
+async fn a_rollout_restart_causes_no_delay() {
     let installation = PLAIN.install().await;
     let load = Load::start(&installation).await;
     let before = installation.pods().await;
@@ -958,7 +958,7 @@ async fn replaced(installation: &Installation, before: &[Pod]) {
 /// The previous image is the same code under another tag, since there is no previous release yet.
 #[tokio::test]
 #[ignore = "make e2e"]
-async fn an_upgrade_and_back_delay_nobody() {
+async fn an_upgrade_and_a_rollback_cause_no_delay() {
     let (image, previous) = (IMAGE, format!("{NAME}:previous"));
     let tag = format!(
         "ctr -n k8s.io images tag --force docker.io/library/{image} docker.io/library/{previous}"
@@ -1031,7 +1031,7 @@ async fn a_changed_configuration_rolls_out_and_back() {
 
 #[tokio::test]
 #[ignore = "make e2e"]
-async fn a_broken_configuration_stops_nobody() {
+async fn a_broken_configuration_does_not_stop_running_pods() {
     let installation = PLAIN.install().await;
     let load = Load::start(&installation).await;
     let before = installation.pods().await;

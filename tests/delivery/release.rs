@@ -148,7 +148,7 @@ fn sha256(data: &[u8]) -> String {
 /// bytes are the pushed bytes.
 #[tokio::test]
 #[ignore = "takes Debian's skopeo, docker-registry and jq"]
-async fn what_is_pushed_is_an_index_of_the_architectures() {
+async fn a_push_creates_an_index_of_the_architectures() {
     let registry = Registry::start().await;
     let pushed = registry.push();
     assert_eq!(registry.push(), pushed, "the same, pushed twice");
@@ -193,7 +193,7 @@ async fn what_is_pushed_is_an_index_of_the_architectures() {
 
 /// Otherwise the printed digest would belong to another name.
 #[test]
-fn what_has_no_tag_or_no_image_is_not_pushed() {
+fn a_push_without_a_tag_or_an_image_is_rejected() {
     for arguments in [
         ["localhost:5000/it", "a.tar"],
         ["registry.example/it:", "a.tar"],
@@ -243,7 +243,7 @@ fn cosign(folder: &Path) -> impl Fn(&str) -> Result<String, String> {
 /// The documented commands sign and verify images and files. A changed byte or another key fails the verification.
 #[tokio::test]
 #[ignore = "takes Debian's skopeo, docker-registry and jq"]
-async fn what_is_signed_can_be_told_from_what_is_not() {
+async fn signatures_of_images_and_files_are_verified() {
     let registry = Registry::start().await;
     let sh = cosign(registry.folder.path());
     let here = |line: String| {

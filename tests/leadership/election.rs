@@ -389,7 +389,7 @@ async fn h11_a_renewal_that_changes_nothing_is_a_failure() {
 }
 
 #[tokio::test]
-async fn h12_a_renewal_of_a_lease_that_another_has_created_anew_is_none() {
+async fn h12_a_late_renewal_of_a_recreated_lease_fails() {
     for guard in [true, false] {
         let arena = Arena::new().await;
         arena.released().await;
@@ -425,7 +425,7 @@ async fn h12_a_lease_that_was_deleted_is_not_taken_at_once_by_who_never_saw_it()
 
 /// A creation has no precondition except that no Lease exists.
 #[tokio::test]
-async fn h12_a_creation_that_lands_late_makes_nobody_the_holder() {
+async fn h12_a_late_creation_makes_no_replica_the_holder() {
     for guard in [true, false] {
         let arena = Arena::new().await;
         let (a, b) = (
@@ -443,7 +443,7 @@ async fn h12_a_creation_that_lands_late_makes_nobody_the_holder() {
 }
 
 #[tokio::test]
-async fn h15_a_lease_whose_duration_somebody_shortens_is_left_to_its_holder() {
+async fn h15_a_lease_with_a_shortened_duration_is_left_to_its_holder() {
     for guard in [true, false] {
         let arena = Arena::new().await;
         arena.put(spec("a", LONG, Duration::ZERO)).await;

@@ -371,7 +371,7 @@ async fn h20_a_leader_whose_clock_stood_still_is_refused_by_the_api_server() {
 }
 
 #[tokio::test]
-async fn a_record_that_names_nobody_lets_nobody_write() {
+async fn a_record_without_a_holder_blocks_all_fenced_writes() {
     let bench = Bench::new().await;
     for holder in [Some(""), None] {
         bench.led_by(Some("pod-a_uid-a")).await;
@@ -388,7 +388,7 @@ async fn a_record_that_names_nobody_lets_nobody_write() {
 /// Requests of other users pass, no matter which holder the record names, and without a record. With `parameterNotFoundAction:
 /// Deny`, a missing record would block all Deployments of the cluster.
 #[tokio::test]
-async fn nobody_else_is_judged() {
+async fn other_users_pass_the_policy() {
     let bench = Bench::new().await;
     let gc = "system:serviceaccount:kube-system:generic-garbage-collector";
     let namesake = "system:serviceaccount:default:foo-controller";

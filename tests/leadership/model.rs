@@ -723,7 +723,7 @@ const BRIEF: Election = Election {
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
-fn one_replica_acts_and_holds_the_lease_whoever_is_first() {
+fn one_replica_acts_and_holds_the_lease_at_the_first_election() {
     explore(Election {
         led: false,
         late: 0,
@@ -734,7 +734,7 @@ fn one_replica_acts_and_holds_the_lease_whoever_is_first() {
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
-fn one_replica_acts_and_holds_the_lease_whatever_is_late() {
+fn one_replica_acts_and_holds_the_lease_with_late_writes() {
     explore(Election {
         ticks: 4,
         ..GUARDED
@@ -755,7 +755,7 @@ fn one_replica_acts_and_holds_the_lease_through_two_takeovers() {
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
-fn one_replica_acts_and_holds_the_lease_whoever_crashes() {
+fn one_replica_acts_and_holds_the_lease_when_a_replica_crashes() {
     explore(Election {
         crashes: 1,
         ..GUARDED
@@ -764,7 +764,7 @@ fn one_replica_acts_and_holds_the_lease_whoever_crashes() {
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
-fn one_replica_acts_and_holds_the_lease_whoever_stops() {
+fn one_replica_acts_and_holds_the_lease_when_a_replica_stops() {
     explore(Election {
         stops: 1,
         ..GUARDED
@@ -802,7 +802,7 @@ const DELETED: Election = Election {
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
-fn h21_one_replica_acts_though_somebody_writes_that_nobody_holds_the_lease() {
+fn h21_one_replica_acts_after_the_holder_is_cleared() {
     explore(Election {
         clearings: 2,
         stops: 1,
@@ -830,7 +830,7 @@ const CLEARED: Election = Election {
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
-fn one_replica_acts_and_can_work_whoever_loses_that() {
+fn one_eligible_replica_acts_when_replicas_lose_eligibility() {
     explore(Election {
         changes: 1,
         ticks: 2,

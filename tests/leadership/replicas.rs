@@ -171,7 +171,7 @@ fn deletion_by_another(mut log: Vec<AuditEvent>) -> Vec<AuditEvent> {
 /// Measures the delays of a change of leader with the default times, and the requests of a standby.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "is measured alone"]
-async fn what_a_change_of_leader_costs() {
+async fn a_leader_change_is_measured() {
     let mut fleet = Fleet::start(Options::new(DEFAULT, Way::Direct)).await;
     let load = Load::start(&fleet);
     sleep(Duration::from_secs(3)).await;

@@ -325,7 +325,7 @@ async fn h6_a_renewal_whose_answer_is_lost_costs_nothing() {
 }
 
 #[tokio::test]
-async fn h12_when_the_lease_is_deleted_its_holder_takes_it_again_and_nobody_else_leads() {
+async fn h12_the_holder_recreates_a_deleted_lease_and_no_other_replica_leads() {
     let (namespace, config, leases) = namespace().await;
     let mut replicas: Vec<_> = ["a", "b", "c"]
         .iter()
@@ -422,7 +422,7 @@ async fn people_see_who_leads_and_who_led() {
 }
 
 #[tokio::test]
-async fn h6_while_the_api_server_is_frozen_nobody_leads_and_afterwards_somebody_does() {
+async fn h6_no_replica_leads_until_a_frozen_api_server_thaws() {
     let cluster = Cluster::start(Options::default());
     let config = cluster.kube_config().await;
     cluster.release_lease("default", "l").await;

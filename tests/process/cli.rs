@@ -471,7 +471,7 @@ fn shells_complete_it_and_man_shows_it() {
 
 /// Outside its own container, process 1 is another program, and the signal has another meaning there.
 #[test]
-fn reload_signals_nobody_else() {
+fn reload_signals_no_other_process() {
     let output = program().arg("reload").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(

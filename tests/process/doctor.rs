@@ -207,7 +207,7 @@ async fn a_healthy_cluster_is_found_healthy_and_left_as_it_is() {
 
 /// The line about the Lease contains the holder and the time since the last renewal.
 #[tokio::test]
-async fn the_lease_is_told_as_it_is() {
+async fn the_state_of_the_lease_is_reported() {
     let _alone = installed().await;
     let lease = "lease foo-controller";
     let hold = async |renewed: &str, seconds: i32| {
@@ -256,7 +256,7 @@ async fn the_lease_is_told_as_it_is() {
 
 /// A CRD that is older, newer or different is graded by its effect on the API server. So is a missing CRD.
 #[tokio::test]
-async fn a_crd_that_is_not_this_programs_is_told() {
+async fn a_crd_of_another_version_is_reported() {
     type Change = fn(&mut Value);
     let _alone = installed().await;
     let cases: [(Change, i32, &str); 7] = [
@@ -462,7 +462,7 @@ async fn led_by_a_pod_of(account: &str) -> Said {
     reason = "one policy, one mistake after the other"
 )]
 #[tokio::test]
-async fn a_policy_that_does_not_go_by_this_lease_is_told() {
+async fn a_policy_for_another_lease_is_reported() {
     let _alone = installed().await;
     let binding = "validatingadmissionpolicybinding foo-controller-fencing";
     let is = async |code: i32, line: &str| administrator().await.is_but_for(code, &[line]);
@@ -582,7 +582,7 @@ async fn a_policy_that_does_not_go_by_this_lease_is_told() {
 /// `doctor` connects to the collector and sends nothing. A collector that is down or silent is a warning, since the controller
 /// works without it.
 #[tokio::test]
-async fn a_collector_that_is_down_is_told() {
+async fn a_collector_that_is_down_is_reported() {
     let _alone = installed().await;
     let up = Mock::start(Behaviour::Answer(Duration::ZERO, 0)).await;
     let with = async |flag: &str| doctor(CLUSTER.kubeconfig(), &[flag]).await;
@@ -614,7 +614,7 @@ async fn a_collector_that_is_down_is_told() {
 
 /// An administrator's token is not sent to a process that only listens on the address of a replica.
 #[tokio::test]
-async fn a_replica_that_asks_for_a_token_is_not_asked_from_elsewhere() {
+async fn a_replica_with_metrics_auth_is_queried_only_from_its_container() {
     let _alone = installed().await;
     let flags = ["--http-debug-state", "--http-metrics-auth"];
     doctor(CLUSTER.kubeconfig(), &flags).await.is_but_for(
@@ -629,7 +629,7 @@ async fn a_replica_that_asks_for_a_token_is_not_asked_from_elsewhere() {
 /// An API server that is down, silent or untrusted, or that sends an endless response, is reported within half a minute. Checks
 /// that do not need it still run.
 #[tokio::test]
-async fn no_cluster_is_told_in_time() {
+async fn an_unreachable_cluster_is_reported_in_time() {
     let _alone = installed().await;
     let silent = "skipped clock|skipped CRD foos.samplecontroller.k8s.io|skipped permissions in all namespaces|skipped permissions for \
                   the Lease|skipped permissions for the fencing record|skipped Lease|skipped fencing policy|skipped webhooks on \
@@ -699,7 +699,7 @@ async fn no_cluster_is_told_in_time() {
 
 /// `doctor` rejects the same configuration as a replica.
 #[tokio::test]
-async fn what_is_configured_wrong_ends_it_with_2() {
+async fn an_invalid_configuration_exits_with_2() {
     let nowhere = Path::new("/nowhere/kubeconfig");
     for (flags, says) in [
         (

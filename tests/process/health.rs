@@ -211,7 +211,7 @@ async fn a_thawed_process_lives() {
 
 /// Clients that send nothing, half a request or nonsense do not delay the kubelet's probes, and are disconnected.
 #[tokio::test]
-async fn slow_and_malformed_clients_hold_up_nobody() {
+async fn slow_and_malformed_clients_do_not_delay_probes() {
     let namespace = namespace("slow").await;
     let controller = Controller::start(
         shared(),

@@ -422,7 +422,7 @@ const SERVERS: [&str; 23] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_kubectl_takes_the_controller_takes_or_explains() {
+async fn kubeconfigs_of_kubectl_are_accepted_or_explained() {
     let certificates = tempfile::tempdir().unwrap();
     let generator =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/process/kubeconfig/certificates.go");

@@ -870,7 +870,7 @@ async fn a_taken_port_ends_it_with_2() {
 
 /// `log.format`: one JSON object per line, or text without terminal colours.
 #[tokio::test]
-async fn logs_in_the_form_asked_for() {
+async fn logs_have_the_configured_format() {
     let namespace = namespace("form").await;
     apply(shared(), &namespace, &foo("it")).await;
     let scope = format!("--namespace={namespace}");

@@ -762,7 +762,7 @@ fn rules() -> Value {
 
 /// Every metric in a rule or in the dashboard exists, and every alert has test cases.
 #[test]
-fn what_is_named_exists() {
+fn metrics_in_rules_and_dashboard_exist() {
     let listed: BTreeMap<String, String> = foo_controller::metrics()
         .flat_map(|(_, metrics)| metrics)
         .map(|metric| (metric.name(&APP), metric.kind.name().to_owned()))

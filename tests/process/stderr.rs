@@ -104,7 +104,7 @@ fn full_pipe() -> (PipeReader, PipeWriter) {
 /// Standard error is a full pipe, a pipe without a reader, or a full disk. Foos get their Deployments, and SIGTERM ends the
 /// process with exit code 0.
 #[tokio::test]
-async fn a_log_that_nobody_takes_stops_nothing() {
+async fn an_unread_log_does_not_stop_the_controller() {
     let (full, writer) = full_pipe();
     let gone = pipe().unwrap().1;
     let disk = File::options().write(true).open("/dev/full").unwrap();

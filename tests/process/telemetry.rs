@@ -499,7 +499,7 @@ async fn variables_have_their_effect() {
 /// For each signal, its own variable applies unless it is blank. Otherwise the general one applies. Values are percent-encoded
 /// in the variable, and sent decoded.
 #[tokio::test]
-async fn what_is_sent_is_what_the_variables_say() {
+async fn exports_follow_the_variables() {
     const GENERAL: &str =
         "authorization=Bearer%20s3cret,x-tenant=a%2Cb%3Dc,X-Twice=1,x-twice=%c3%a9";
     let general: &[(&str, &[&[u8]])] = &[
@@ -645,7 +645,7 @@ fn a_wrong_variable_is_refused() {
 /// and warns about each variable once. Valid values cause no warning. (`every_variable_goes_by_the_specification`, beside the
 /// code, tests each variable separately.)
 #[test]
-fn what_the_specification_allows_ends_nothing() {
+fn values_that_the_specification_ignores_do_not_end_the_program() {
     let odd = [
         ("OTEL_SDK_DISABLED", "False"),
         ("OTEL_TRACES_EXPORTER", "otlp,console"),
@@ -700,7 +700,7 @@ fn what_the_specification_allows_ends_nothing() {
 /// With any faulty collector, the Foos get their Deployments, the failure is logged once per signal, and the process exits in
 /// time.
 #[tokio::test]
-async fn a_bad_collector_holds_nobody_up() {
+async fn a_faulty_collector_does_not_delay_reconciles() {
     let cluster = with_pods().await;
     for behaviour in [
         Behaviour::Refuse,
@@ -933,7 +933,7 @@ async fn loses_traces(controller: &Controller) {
 
 /// Spans that do not fit into the queue are dropped, counted and logged. The work does not wait for the queue.
 #[tokio::test]
-async fn what_is_dropped_is_counted() {
+async fn dropped_spans_are_counted() {
     let (cluster, collector) = tokio::join!(with_pods(), Collector::start());
     let namespace = cluster.namespace("drops").await;
     let silent = Mock::start(Behaviour::Silent).await;

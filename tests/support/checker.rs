@@ -469,7 +469,7 @@ fn i8_a_lease_write_on_no_condition_is_found_and_so_are_wrong_transitions() {
 
 /// After the Lease was deleted, the previous leader may work until its renew deadline, and no longer.
 #[test]
-fn what_a_deleted_lease_excuses_is_counted() {
+fn a_deleted_lease_excuses_the_previous_leader_until_its_deadline() {
     let mut log = Log::good();
     let create = |log: &mut Log, holder: &str| {
         log.lease("a", holder, 0);

@@ -346,7 +346,7 @@ fn sequences(first: u64, by: u64, enough: usize) {
 }
 
 #[tokio::test]
-async fn what_once_differed_is_the_same() {
+async fn former_differences_do_not_recur() {
     if !CLUSTER.has(AS_SIMULATED).await {
         return;
     }

@@ -111,7 +111,7 @@ async fn a_collector_that_was_away_is_back_on_its_port_with_what_it_had() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_with_tls_takes_who_trusts_its_authority_and_nobody_else() {
+async fn a_collector_with_tls_accepts_only_clients_that_trust_its_authority() {
     let collector = Collector::start_tls().await;
     let endpoint = collector.endpoint();
     let ca = Certificate::from_pem(fs::read(collector.ca()).unwrap());

@@ -22,7 +22,7 @@ use super::{
 
 /// The text that a mutant replaces occurs once in its file.
 #[test]
-fn what_mutants_take_out_is_there_once() {
+fn the_replaced_text_of_each_mutant_occurs_once() {
     let mutants = mutants::all();
     assert!(mutants.len() >= 25, "{}", mutants.len());
     for mutant in mutants {
@@ -110,7 +110,7 @@ const FOUND: [&str; 2] = [
 
 /// Every regression case passes.
 #[test]
-fn what_was_found_is_mended() {
+fn regression_cases_pass() {
     let all = found::all();
     let held = FOUND.map(|file| file.matches("\npub fn ").count());
     assert_eq!(all.len(), held.iter().sum::<usize>());
@@ -121,7 +121,7 @@ fn what_was_found_is_mended() {
 
 /// The name of a case leads to its plan, for any operator that is tested and for any leader.
 #[test]
-fn what_is_judged_has_a_name() {
+fn every_case_name_leads_to_its_plan() {
     let text = |plan: Option<Plan>| plan.map(|plan| plan.to_string());
     let script = scripts::all().into_iter().find(|one| one.name == "create");
     let script = script.unwrap();
@@ -152,7 +152,7 @@ fn what_is_judged_has_a_name() {
 
 /// A printed plan is Rust: [`found`] contains two printed plans, and every name in other printed plans has its type.
 #[test]
-fn what_shrinking_prints_compiles() {
+fn printed_plans_compile() {
     const PRINTED: [&str; 2] = [
         "gone_while_the_watch_is_stuck",
         "answer_lost_of_a_lease_that_is_nobodys",

@@ -304,7 +304,7 @@ fn r10a_failure_is_enqueued_without_delay() {
 }
 
 #[test]
-fn what_reconcile_reads_is_kept() {
+fn fields_that_reconcile_reads_are_kept() {
     let foo = foo();
     assert_eq!(
         (

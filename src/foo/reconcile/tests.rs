@@ -117,7 +117,7 @@ async fn settled_is_what_needs_nothing() {
 
 /// A Foo whose spec cannot be applied is up to date until the earlier Deployment, which serves, changes its counts.
 #[tokio::test]
-async fn what_serves_is_checked_though_it_is_not_what_is_asked_for() {
+async fn the_serving_deployment_is_checked_though_the_spec_cannot_be_applied() {
     type Change = fn(&mut Object<Foo>, &mut Object<Deployment>);
     let foreign: Change = |_, wanted| wanted.view.owner = None;
     let invalid: Change = |foo, _| {

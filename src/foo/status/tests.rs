@@ -127,7 +127,7 @@ fn ready_means_that_the_rollout_is_complete() {
 
 /// The message names mutated fields while they differ. The Foo is Ready only with the specified number of replicas.
 #[test]
-fn what_is_overruled_is_said() {
+fn mutated_fields_are_reported() {
     for (replicas, is_ready) in [(3, true), (1, false)] {
         let mut deployed = deployed(|d| {
             d.replicas = replicas;
@@ -261,7 +261,7 @@ fn the_content_is_all_but_the_time() {
 
 /// An unchanged condition keeps its transition time, so that an equal status is not written.
 #[test]
-fn what_stays_keeps_its_time() {
+fn an_unchanged_condition_keeps_its_transition_time() {
     let mut foo = foo();
     foo.view.status = reported(|_| {});
     let later = Timestamp::from_second(3600).unwrap();
@@ -334,7 +334,7 @@ fn r11c_status_counts_the_old_deployment_until_the_new_one_is_available() {
 
 /// If the serving Deployment is deleted, the new Deployment serves, or another earlier one.
 #[test]
-fn what_is_gone_serves_no_longer() {
+fn a_deleted_deployment_no_longer_serves() {
     let mut foo = foo();
     foo.view.status = reported(|_| {});
     foo.view.status.deployment_name = Some("gone".into());

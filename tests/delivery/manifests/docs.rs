@@ -272,7 +272,7 @@ fn readme_is_short() {
 
 /// Every section exists that code cites in the form: docs/design.md, "How it works".
 #[test]
-fn what_code_cites_is_there() {
+fn sections_cited_by_code_exist() {
     for file in CODE.map(|folder| sources(&root().join(folder))) {
         for file in file {
             let text = fs::read_to_string(&file).unwrap();

@@ -335,7 +335,7 @@ async fn a_watch_ends_alike() {
 
 /// A lagging cache delays cached lists and watches, but not consistent lists.
 #[test]
-fn what_a_cache_has_not_seen_comes_late() {
+fn a_lagging_cache_delays_cached_reads() {
     let mut it = Simulated::new("n");
     let foos = path(Kind::Foo, "n");
     let send = |it: &mut Simulated, sent: &Sent| it.send(sent, ADMIN).unwrap();

@@ -45,7 +45,7 @@ mod tests {
 
     /// The files generated from the tables of metrics and settings are current.
     #[test]
-    fn what_is_generated_is_current() {
+    fn generated_files_are_current() {
         for (path, generated) in files() {
             let committed = fs::read_to_string(&path).unwrap();
             assert!(

@@ -13,7 +13,7 @@ fn refusal(code: u16, retry_after: u64) -> (u16, Value) {
 
 /// `Retry-After` is honored, and the status is the same with and without it.
 #[tokio::test]
-async fn what_is_put_off_is_reported_whether_or_not_the_api_server_asks_for_time() {
+async fn a_postponed_write_is_reported_with_and_without_retry_after() {
     for (code, seconds) in [(503, 0), (503, 7), (429, 0), (429, 7), (500, 0)] {
         for verb in [Method::PATCH, Method::DELETE] {
             let put_off = verb.clone();
@@ -287,7 +287,7 @@ async fn a_webhook_that_is_down_is_reported() {
 
 /// A failed status report is not delayed as long as a disputed Deployment. The Deployment is not delayed by the status.
 #[test]
-fn what_is_not_reported_is_not_put_off() {
+fn an_unreported_status_is_not_postponed() {
     use super::super::merge_results;
     type Fails = fn(Duration) -> Error;
     let seconds = Duration::from_secs;

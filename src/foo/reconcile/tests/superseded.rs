@@ -46,7 +46,7 @@ async fn superseded_is_what_the_foo_had() {
 
 /// The earlier Deployment is scaled while the new one is not available, or belongs to another owner.
 #[tokio::test]
-async fn what_serves_meanwhile_is_scaled() {
+async fn the_serving_deployment_is_scaled_until_the_new_one_is_available() {
     for is_another in [false, true] {
         let (client, asked) = server(|method, path, _| match *method {
             Method::PATCH if path.ends_with("old") => {

@@ -426,7 +426,7 @@ async fn commands_work() {
 
 /// tests/require.sh, which the first commands of README run first.
 #[test]
-fn what_is_missing_is_named() {
+fn missing_tools_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let require = || {
         let mut command = std::process::Command::new(root().join("tests/require.sh"));
