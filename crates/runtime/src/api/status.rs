@@ -39,8 +39,8 @@ pub fn retry_after(error: &kube::Error) -> Option<Duration> {
         return None;
     };
     let seconds = status.details.as_ref()?.retry_after_seconds;
-    let asks = matches!(status.code, 429 | 503) && seconds > 0;
-    asks.then(|| Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER))
+    let is_requested = matches!(status.code, 429 | 503) && seconds > 0;
+    is_requested.then(|| Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER))
 }
 
 /// Returns whether the namespace is terminating or deleted.

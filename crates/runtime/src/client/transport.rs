@@ -73,9 +73,9 @@ where
                 "reason": code.canonical_reason(), "message": message,
             })
         });
-    let asks = parts.headers.get(RETRY_AFTER);
-    let asks = asks.and_then(|asks| asks.to_str().ok()?.parse::<u32>().ok());
-    if let Some(seconds) = asks.filter(|_| matches!(code.as_u16(), 429 | 503)) {
+    let retry_after = parts.headers.get(RETRY_AFTER);
+    let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
+    if let Some(seconds) = retry_after.filter(|_| matches!(code.as_u16(), 429 | 503)) {
         if !status["details"].is_object() {
             status["details"] = json!({});
         }

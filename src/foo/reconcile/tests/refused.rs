@@ -320,12 +320,12 @@ fn q3b_fenced_or_conflicting_status_is_not_a_failure() {
     use super::super::merge_results;
     let exists = || Error::ResourceExists("web".into(), String::new());
     let invalid = || Error::InvalidSpec(String::new());
-    let asks = || Error::from(ApiError::Denied(String::new(), ASKED));
+    let denied = || Error::from(ApiError::Denied(String::new(), ASKED));
     for (wrong, unreported, expected) in [
         (exists(), ApiError::NotLeading, Retry::Requeue),
         (invalid(), ApiError::NotLeading, Retry::Requeue),
         // `Retry-After` takes precedence.
-        (asks(), ApiError::NotLeading, Retry::Backoff(ASKED)),
+        (denied(), ApiError::NotLeading, Retry::Backoff(ASKED)),
         (exists(), ApiError::Conflict, Retry::Conflict),
         (invalid(), ApiError::Conflict, Retry::Conflict),
     ] {

@@ -66,17 +66,17 @@ async fn missing(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
         owner.controller == Some(true) && owner.kind == *kind && of == Some(group)
     };
     let mut left = Vec::new();
-    for right in &doctor.needs.rights {
-        if right.verb != "create" {
+    for permission in &doctor.needs.rights {
+        if permission.verb != "create" {
             continue;
         }
         let take = |object: DynamicObject| {
             if object.owner_references().iter().any(is_owner) {
                 let [namespace, name] = [object.namespace().unwrap_or_default(), object.name_any()];
-                left.push(format!("{}/{namespace}/{name}", right.kind.plural));
+                left.push(format!("{}/{namespace}/{name}", permission.kind.plural));
             }
         };
-        let api = api_of(&doctor.client, &right.kind, None);
+        let api = api_of(&doctor.client, &permission.kind, None);
         // Without the permission to list them, they are not reported.
         if each(&api, &ListParams::default(), take).await.is_err() {
             break;
@@ -307,8 +307,9 @@ mod tests {
     fn changes(ours: &Value, theirs: &Value) -> Vec<String> {
         let mut found = Vec::new();
         compare("", ours, theirs, &mut found);
-        let told = found.into_iter();
-        told.map(|it| format!("{:?}: {}", it.change, it.text))
+        let found = found.into_iter();
+        found
+            .map(|it| format!("{:?}: {}", it.change, it.text))
             .collect()
     }
 

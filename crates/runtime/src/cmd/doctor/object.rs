@@ -46,15 +46,15 @@ fn judge(object: &DynamicObject, now: Timestamp) -> Verdict {
     let generation = object.metadata.generation.unwrap_or_default();
     let mut found = format!("generation {generation}");
     let conditions: Vec<_> = items(&object.data["status"]["conditions"]).collect();
-    let told = conditions.iter().map(|it| {
+    let texts = conditions.iter().map(|it| {
         let [type_, status, reason, message] =
             ["type", "status", "reason", "message"].map(|field| brief(text(&it[field])));
         let colon = if message.is_empty() { "" } else { ": " };
         format!("{type_}={status} ({reason}{colon}{message})")
     });
-    let told = few(told);
-    if !told.is_empty() {
-        found = format!("{found}; {told}");
+    let texts = few(texts);
+    if !texts.is_empty() {
+        found = format!("{found}; {texts}");
     }
     if let Some(deleted) = &object.metadata.deletion_timestamp {
         let ago = SignedDuration::from_secs(now.duration_since(deleted.0).as_secs());

@@ -27,7 +27,7 @@ const OLD: f64 = 300.;
 const LARGEST: usize = 16 << 20;
 
 /// Failing objects and caches that are listed. `/debug/state` has the others.
-const TOLD: usize = 5;
+const MAX_LISTED: usize = 5;
 
 /// Runs `doctor` in the container of a replica. Hints contain this command.
 pub(super) const EXEC: &str = "kubectl exec -n NAMESPACE POD -- /proc/1/exe doctor";
@@ -130,9 +130,9 @@ fn report(state: &State) -> Vec<Line> {
         ("its queue".to_owned(), queue(state.queue.as_ref())),
     ];
     if let Some(queue) = &state.queue {
-        let told = queue.failing.objects.iter().take(TOLD);
-        lines.extend(told.map(|object| ("its failures".to_owned(), failure(object))));
-        let more = queue.failing.total.saturating_sub(TOLD);
+        let listed = queue.failing.objects.iter().take(MAX_LISTED);
+        lines.extend(listed.map(|object| ("its failures".to_owned(), failure(object))));
+        let more = queue.failing.total.saturating_sub(MAX_LISTED);
         if more > 0 {
             lines.push(("its failures".to_owned(), warning(format!("{more} more"))));
         }
@@ -161,7 +161,7 @@ fn caches(caches: &[Cache]) -> Verdict {
     }
     let oldest = caches.iter().map(|cache| cache.age_seconds);
     let oldest = oldest.fold(0., f64::max);
-    let told = caches.iter().map(|cache| {
+    let listed = caches.iter().map(|cache| {
         let (kind, objects, version) = (
             brief(&cache.kind),
             cache.objects,
@@ -171,17 +171,17 @@ fn caches(caches: &[Cache]) -> Verdict {
     });
     ok(format!(
         "{}; the API server last sent data {} ago at most",
-        some(&told.collect::<Vec<_>>(), ", "),
+        some(&listed.collect::<Vec<_>>(), ", "),
         span(oldest)
     ))
 }
 
-/// Joins the first [`TOLD`] texts, and adds the number of the others.
+/// Joins the first [`MAX_LISTED`] texts, and adds the number of the others.
 fn some(all: &[String], between: &str) -> String {
-    let told = all.iter().take(TOLD).cloned();
-    let more = all.len().saturating_sub(TOLD);
+    let listed = all.iter().take(MAX_LISTED).cloned();
+    let more = all.len().saturating_sub(MAX_LISTED);
     let more = (more > 0).then(|| format!("and {more} more"));
-    told.chain(more).collect::<Vec<_>>().join(between)
+    listed.chain(more).collect::<Vec<_>>().join(between)
 }
 
 fn trouble(cache: &Cache) -> Option<String> {
@@ -431,7 +431,7 @@ mod tests {
             lines[3],
             "warning its queue: 6 wait for a worker, 2 in work (n/slow for 1m 10s), 110 delayed, 112 failing"
         );
-        assert_eq!(lines.len(), 4 + TOLD + 1);
+        assert_eq!(lines.len(), 4 + MAX_LISTED + 1);
         assert_eq!(
             lines[4],
             "warning its failures: n/widget-0: Rejected, 4 in a row, retried in 40s: a b"

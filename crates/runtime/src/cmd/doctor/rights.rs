@@ -44,9 +44,9 @@ type Named<'a> = (Permission, Option<&'a str>);
 async fn missing(
     doctor: &Doctor,
     namespace: Option<&str>,
-    rights: impl Iterator<Item = Named<'_>>,
+    permissions: impl Iterator<Item = Named<'_>>,
 ) -> Result<Vec<String>, Verdict> {
-    let reviews = rights.map(async |(right, name)| {
+    let reviews = permissions.map(async |(right, name)| {
         let attributes = ResourceAttributes {
             name: name.map(str::to_owned),
             ..right.attributes(namespace)
@@ -84,10 +84,10 @@ pub async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
     let needs = &doctor.needs;
     let watched = needs.watched.iter();
     let watched = watched.flat_map(|kind| to(&["list", "watch"], *kind));
-    let rights = watched
+    let permissions = watched
         .chain(needs.rights.iter().copied())
         .chain(to_events());
-    let missing = missing(doctor, namespace, rights.map(|right| (right, None))).await;
+    let missing = missing(doctor, namespace, permissions.map(|it| (it, None))).await;
     let mend = "apply the ClusterRole in deploy/base and its binding";
     judge(missing, &NamespaceName(namespace).to_string(), mend)
 }
@@ -100,9 +100,9 @@ pub async fn of_lease(doctor: &Doctor) -> Verdict {
     };
     let lease = Kind::of::<Lease>();
     let unnamed = to(&["create"], lease).chain(to_events());
-    let named = to(&["get", "watch", "patch"], lease).map(|right| (right, Some(name)));
-    let rights = named.chain(unnamed.map(|right| (right, None)));
-    let missing = missing(doctor, Some(namespace), rights).await;
+    let named = to(&["get", "watch", "patch"], lease).map(|it| (it, Some(name)));
+    let permissions = named.chain(unnamed.map(|it| (it, None)));
+    let missing = missing(doctor, Some(namespace), permissions).await;
     let mend = "apply the Role in deploy/base and its binding";
     judge(missing, &NamespaceName(Some(namespace)).to_string(), mend)
 }
@@ -117,8 +117,8 @@ pub async fn of_record(doctor: &Doctor) -> Verdict {
     let record = doctor.config.leader_election.record_name();
     let name = Some(&*record);
     let asked = async |verb: &'static [&'static str]| {
-        let rights = to(verb, Kind::of::<ServiceAccount>()).map(|right| (right, name));
-        missing(doctor, Some(namespace), rights).await
+        let permissions = to(verb, Kind::of::<ServiceAccount>()).map(|it| (it, name));
+        missing(doctor, Some(namespace), permissions).await
     };
     match asked(&["get"]).await {
         Ok(missing) if !missing.is_empty() => {

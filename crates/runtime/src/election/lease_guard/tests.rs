@@ -257,16 +257,16 @@ async fn h5_an_answer_that_is_older_than_what_a_watch_saw_meanwhile_is_not_taken
         if is_there {
             api.put(&held("2020-01-01T00:00:00.000000Z"));
         }
-        let told = json!({"metadata": {"resourceVersion": "9"}, "spec": held("2020-01-01T00:00:01.000000Z")});
-        let told: Lease = serde_json::from_value(told).unwrap();
+        let watched_lease = json!({"metadata": {"resourceVersion": "9"}, "spec": held("2020-01-01T00:00:01.000000Z")});
+        let watched_lease: Lease = serde_json::from_value(watched_lease).unwrap();
         let (guard, _) = guarded(&api);
         let service = {
             let guard = guard.clone();
             tower::service_fn(move |request| {
                 let _ = if was_there {
-                    guard.observe(&told)
+                    guard.observe(&watched_lease)
                 } else {
-                    guard.observe_deleted(&told)
+                    guard.observe_deleted(&watched_lease)
                 };
                 api.service().oneshot(request)
             })

@@ -184,8 +184,8 @@ async fn p2_unwritten_events_are_logged_at_shutdown() {
         drop(recorder);
         let _ = tokio::time::timeout(Duration::from_millis(500), write).await;
         let log = String::from_utf8(log.lock().clone()).unwrap();
-        let told = format!("{left} events not written before shutdown");
-        assert_eq!(log.contains(&told), hangs, "{log}");
+        let message = format!("{left} events not written before shutdown");
+        assert_eq!(log.contains(&message), hangs, "{log}");
     }
 }
 
