@@ -642,7 +642,7 @@ fn a_wrong_variable_is_refused() {
 }
 
 /// Values that must be ignored by the OpenTelemetry specification do not end the program. It continues to look for its cluster,
-/// and warns about each variable once. Valid values cause no warning. (`every_variable_goes_by_the_specification`, beside the
+/// and warns about each variable once. Valid values cause no warning. (`every_variable_follows_the_specification`, beside the
 /// code, tests each variable separately.)
 #[test]
 fn values_that_the_specification_ignores_do_not_end_the_program() {

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_dependent_is_kept_who_controls_it_and_the_fields() {
+    fn a_dependent_keeps_its_controller_and_fields() {
         let owner = |kind: &str| json!({ "apiVersion": "example.com/v1", "kind": kind, "name": "w", "uid": "u", "controller": true });
         let map = |kind: &str, data: Value| -> Dependent<Data> {
             let metadata = json!({ "name": "m", "namespace": "n", "uid": "m", "resourceVersion": "1",
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_keeps_its_time_and_a_status_says_the_same_at_any_time() {
+    fn transition_times_are_kept_and_not_part_of_the_status_hash() {
         let now = Timestamp::UNIX_EPOCH;
         let later = now + std::time::Duration::from_secs(5);
         let verdict = |status| (status, "Reason", String::new());

@@ -743,7 +743,7 @@ mod tests {
 
     /// The response to a write is visible immediately, and its echo from the watch is not a change.
     #[test]
-    fn the_answer_to_a_write_is_taken_in() {
+    fn the_response_to_a_write_is_stored() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
         cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key));
@@ -803,7 +803,7 @@ mod tests {
 
     /// A late response does not replace a newer object of the same name.
     #[test]
-    fn a_late_answer_is_not_of_another_object() {
+    fn a_late_response_does_not_replace_a_newer_object() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
         let sent = cache.begin_write(&key);
@@ -817,7 +817,7 @@ mod tests {
 
     /// The responses to two writes arrive before the watch delivers the first. The delivery is not a change.
     #[test]
-    fn an_echo_of_an_older_write_does_not_put_the_older_version_back() {
+    fn an_echo_of_an_older_write_does_not_restore_the_older_version() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
         cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key));
@@ -931,7 +931,7 @@ mod tests {
 
     /// A conflict does not affect the next version that the watch delivers.
     #[test]
-    fn a_conflict_is_over_with_the_next_version() {
+    fn a_conflict_ends_with_the_next_version() {
         let key = Key::new("n", "a");
         let cache = listed([at("n", "a", 1, "d")]);
         cache.note(&key, ("u", 1), Freshness::Conflicted, cache.now(&key));

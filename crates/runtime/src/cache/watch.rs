@@ -595,7 +595,7 @@ mod tests {
 
     /// The metric's help text specifies the same duration.
     #[test]
-    fn the_metric_says_what_is_short() {
+    fn the_metrics_help_has_the_same_duration() {
         let said = format!("an end within {} s of its opening", SHORT.as_secs());
         assert!(table::WATCH_RESTARTS.help.contains(&said));
     }

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_plugin_is_run_once_however_many_requests_are_refused() {
+    async fn a_plugin_runs_once_for_many_rejected_requests() {
         let folder = tempfile::tempdir().unwrap();
         let exec = start(&folder, "sleep 0.1", 3600).await.unwrap();
         let first = number(&exec).await;
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn credentials_are_replaced_before_they_expire_while_requests_go_on() {
+    async fn credentials_are_replaced_before_they_expire() {
         let folder = tempfile::tempdir().unwrap();
         let exec = start(&folder, "true", 100).await.unwrap();
         pass(Duration::from_secs(70)).await;

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_token_that_is_replaced_is_read_after_a_minute_or_once_it_is_refused() {
+    async fn a_replaced_token_is_read_after_a_minute_or_a_rejection() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         let auth = || AuthInfo {
@@ -232,7 +232,7 @@ mod tests {
 
     /// As in client-go, the file takes precedence over a token and a command, and an empty field counts as unset.
     #[test]
-    fn the_file_is_taken_wherever_client_go_takes_it() {
+    fn the_token_file_takes_precedence_as_in_client_go() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("token");
         fs::write(&path, "files").unwrap();

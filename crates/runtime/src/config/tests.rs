@@ -20,7 +20,7 @@ fn variable(key: &Key) -> String {
 
 /// Example values, with the resulting `TCP_USER_TIMEOUT` in milliseconds. `client/fence/tests.rs` tests all values.
 #[test]
-fn h19_a_lease_that_a_late_write_outlives_is_refused() {
+fn h19_a_lease_shorter_than_a_late_write_is_rejected() {
     for (lease_duration, renew_deadline, retry_period, send_timeout) in [
         ("15s", "10s", "2s", Some(1200)),
         ("60s", "40s", "5s", Some(6000)),
@@ -59,7 +59,7 @@ fn h19_a_lease_that_a_late_write_outlives_is_refused() {
 
 #[test]
 #[should_panic(expected = "App::name must be")]
-fn a_name_that_begins_no_metric_is_refused() {
+fn an_application_name_that_is_no_metric_prefix_is_rejected() {
     static DIGIT: App = App::new("3scale-operator", "1.2.3", "example.com", "parent");
     let _ = Config::shipped(&DIGIT);
 }
@@ -116,7 +116,7 @@ fn text() -> impl Strategy<Value = String> {
 proptest! {
     /// Any value is accepted, or rejected in one line. The printed TOML of an accepted value has the same meaning.
     #[test]
-    fn any_text_is_taken_or_refused(index in 0..KEYS.len(), text in text()) {
+    fn any_value_is_accepted_or_rejected(index in 0..KEYS.len(), text in text()) {
         let mut settings = Settings::defaults(&APP);
         settings.env([(OsString::from(variable(&KEYS[index])), OsString::from(text))]);
         match settings.check() {
@@ -135,7 +135,7 @@ proptest! {
 
     /// Any file is accepted, or rejected with one line per error.
     #[test]
-    fn any_file_is_taken_or_refused(
+    fn any_file_is_accepted_or_rejected(
         lines in prop::collection::vec(
             (
                 prop::sample::select(vec![

@@ -171,7 +171,7 @@ mod tests {
 
     /// A term starts with its own queue, and counters do not decrease.
     #[tokio::test]
-    async fn counters_go_on_in_a_new_term() {
+    async fn counters_continue_in_a_new_term() {
         let (metrics, _provider) = Metrics::new(&APP, Resource::builder_empty().build(), None);
         let instruments = Instruments::new(&metrics, "parent", 1);
         let counted = |name: &str| {

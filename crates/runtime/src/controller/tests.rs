@@ -72,7 +72,7 @@ fn worker(queue: &Queue<Key>) -> Worker {
 
 /// Exactly as many reconciles run concurrently as there are workers.
 #[tokio::test(start_paused = true)]
-async fn q2_workers_reconcile_at_once() {
+async fn q2_workers_reconcile_concurrently() {
     let queue = Queue::new(&Config::shipped(&APP).backoff, 3, Key::namespace);
     for number in 0..10 {
         queue.add(key(&number.to_string()), Lane::Event);
@@ -178,7 +178,7 @@ async fn a_reconciler_that_always_requeues_does_not_spin() {
 
 /// [`Action::After`] holds until the next reconcile. A change triggers that reconcile earlier; a resync does not.
 #[tokio::test(start_paused = true)]
-async fn a_change_takes_an_after_back() {
+async fn a_change_triggers_a_requeued_reconcile_earlier() {
     let (queue, begun) = (queue(), Instant::now());
     let seconds = Duration::from_secs;
     let runs = answering(&queue, move |before| match before {
@@ -348,7 +348,7 @@ async fn q3c_deferred_change_is_enqueued_if_no_retry_comes() {
 
 /// A new leader checks every object. Objects that changed while there was no leader come first, the oldest change first.
 #[tokio::test(start_paused = true)]
-async fn a_new_leader_begins_with_what_has_waited_longest() {
+async fn a_new_leader_begins_with_the_oldest_change() {
     let parents = Store::new(&[None]);
     parents.list_begins(0);
     for (name, version, observed) in [
@@ -765,7 +765,7 @@ async fn dead_after(wait: Duration, health: &Health) -> Vec<String> {
 /// Requests of this client never end, unlike requests of the real client. Liveness names the reconcile and the watches that are
 /// stuck in them.
 #[tokio::test(start_paused = true)]
-async fn liveness_names_what_is_stuck() {
+async fn liveness_names_stuck_reconciles_and_watches() {
     let server = FakeServer {
         writes_hang: true,
         ..server()
@@ -820,7 +820,7 @@ const SLOW: Duration = Duration::from_secs(9);
 /// Slow responses count as progress, regardless of their status and their number. A reconcile without further progress is
 /// stuck.
 #[tokio::test(start_paused = true)]
-async fn liveness_bounds_a_standstill_and_no_reconcile() {
+async fn liveness_bounds_stalls_and_not_reconciles() {
     for (asks, code) in [false, true]
         .into_iter()
         .flat_map(|asks| [201, 500, 0].map(|code| (asks, code)))
@@ -999,7 +999,7 @@ async fn a_watch_resumes_only_from_valid_versions() {
 
 /// A leader that can serve nothing reports it after its work is drained. It reports a new ability after its term.
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_can_serve_nothing_is_drained_before_it_says_so() {
+async fn an_ineligible_leader_is_drained_before_it_reports() {
     let server = FakeServer {
         writes_hang: true,
         ..server()

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn h9_outside_a_cluster_no_two_processes_are_alike() {
+    fn h9_processes_outside_a_cluster_have_different_identities() {
         let host = Host::for_tests([]);
         assert_ne!(Identity::of(&host).unwrap(), Identity::of(&host).unwrap());
     }

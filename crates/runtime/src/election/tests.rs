@@ -189,7 +189,7 @@ impl Replica {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_was_released_is_taken_at_once() {
+async fn a_released_lease_is_taken_immediately() {
     for renewed in ["1999-01-01T00:00:00.000000Z", "2999-01-01T00:00:00.000000Z"] {
         let api = FakeApi::new();
         api.put(&json!({
@@ -299,7 +299,7 @@ async fn a_dead_leader_costs_its_lease_and_no_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_identity_takes_its_own_lease_back_at_once() {
+async fn the_same_identity_retakes_its_lease_immediately() {
     let api = FakeApi::released();
     let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
@@ -309,7 +309,7 @@ async fn the_same_identity_takes_its_own_lease_back_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h2_a_leader_that_sees_another_holder_stops_at_once() {
+async fn h2_a_leader_that_sees_another_holder_stops_immediately() {
     let api = FakeApi::released();
     let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;

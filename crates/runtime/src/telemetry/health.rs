@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_task_may_take_its_time_and_no_more() {
+    async fn a_task_that_exceeds_its_time_fails_liveness() {
         let mut health = Health::new(&Host::of_this_process());
         let heartbeat = health.heartbeat("task");
         let hour = Duration::from_hours(1);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readiness_ends_with_the_wish_to_stop() {
+    async fn readiness_ends_when_the_shutdown_begins() {
         let health = Health::new(&Host::of_this_process());
         let shutdown = health.until(std::future::ready(()));
         assert_eq!(health.failing(Probe::Ready), [""; 0]);

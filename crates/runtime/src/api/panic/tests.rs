@@ -441,7 +441,7 @@ fn odd(panics: &str, version: u64) -> serde_json::Result<crate::api::object::Obj
 
 /// The response to a write is checked like an object from a watch. An object that panics enters no store.
 #[test]
-fn q6_an_answer_that_panics_is_an_error() {
+fn q6_a_response_that_panics_is_an_error() {
     for method in ["Cached::decode", "Cached::references"] {
         let error = odd(method, 1).unwrap_err().to_string();
         assert!(

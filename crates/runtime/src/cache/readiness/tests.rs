@@ -165,7 +165,7 @@ async fn a_namespace_without_write_permissions_at_start_is_not_served() {
 
 /// Permissions are checked a few times per minute, regardless of the number and cause of rejected writes.
 #[tokio::test(start_paused = true)]
-async fn rights_are_checked_at_a_gentle_pace() {
+async fn permissions_are_reviewed_at_a_limited_rate() {
     let undecided =
         |denied| json!({ "allowed": false, "denied": denied, "evaluationError": "no answer" });
     for (status, allowed) in [

@@ -166,7 +166,7 @@ async fn idle_connections_are_closed() {
 /// A name has two addresses, and the first drops each packet. Both clients connect to the second, with all timings of the
 /// Lease.
 #[tokio::test(start_paused = true)]
-async fn a_name_of_which_one_address_is_silent_is_connected_to() {
+async fn a_host_with_one_silent_address_is_reached() {
     let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = server.local_addr().unwrap();
     let (silent, _backlog) = silent(address.port());

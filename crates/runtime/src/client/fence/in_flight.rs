@@ -115,7 +115,7 @@ mod tests {
     const WAY: Duration = Duration::from_secs(2);
 
     #[tokio::test(start_paused = true)]
-    async fn a_write_is_over_when_it_is_answered_or_the_api_server_has_dropped_it() {
+    async fn a_write_ends_with_its_response_or_when_the_api_server_drops_it() {
         let writes = Writes::new(WAY);
         let begun = Instant::now();
         writes.over().await;

@@ -96,7 +96,7 @@ fn lands(election: &LeaderElection, begun: Duration) -> Option<Duration> {
 proptest! {
     /// Holds in every accepted configuration. No configuration is rejected without need.
     #[test]
-    fn h19_the_last_write_of_a_term_lands_before_the_lease_is_anothers(
+    fn h19_the_last_write_of_a_term_lands_before_the_lease_is_taken(
         (lease, renew) in prop_oneof![1_u64..=20, 1_u64..=3600].prop_flat_map(|lease| {
             let lease = lease * 1000;
             (Just(lease), prop_oneof![100..lease, lease.saturating_sub(4000).max(100)..lease])
@@ -277,7 +277,7 @@ async fn a_standby_reads_and_writes_events() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h6_a_mutation_that_is_not_answered_ends() {
+async fn h6_a_mutation_without_a_response_ends() {
     for (left, limit) in [
         (Duration::from_secs(4), Duration::from_millis(3750)),
         (Duration::MAX, MUTATION_TIMEOUT),
@@ -297,7 +297,7 @@ async fn h6_a_mutation_that_is_not_answered_ends() {
 
 /// A write with a response has ended. A write without one may land until the API server drops it.
 #[tokio::test(start_paused = true)]
-async fn a_write_that_was_cut_off_is_waited_for_and_one_that_was_answered_is_not() {
+async fn the_drain_waits_only_for_writes_without_a_response() {
     let open = async |mood: Mood| {
         let term = term(Duration::from_secs(8));
         let api = FakeApi::new();
@@ -321,7 +321,7 @@ async fn a_write_that_was_cut_off_is_waited_for_and_one_that_was_answered_is_not
 
 /// Webhooks are called before anything is written, so a failed call leaves no write in flight.
 #[tokio::test(start_paused = true)]
-async fn a_write_whose_webhook_is_down_is_not_waited_for() {
+async fn the_drain_does_not_wait_for_a_write_whose_webhook_is_down() {
     let failed = |what: &str| format!("Internal error occurred: {what}");
     let webhook =
         r#"failed calling webhook "w.example": failed to call webhook: no endpoints available"#;

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_that_is_anothers_is_found() {
+    fn a_binding_of_another_installation_is_found() {
         let binding = |name: &str, namespace: &str| {
             let subject = json!({ "kind": "ServiceAccount", "name": name, "namespace": namespace });
             object(name, json!({ "subjects": [subject] }))

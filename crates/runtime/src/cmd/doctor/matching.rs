@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_go_by_labels_and_what_is_unknown_may_match() {
+    fn selectors_match_labels_and_unknown_labels_may_match() {
         let all = rule("*", "*", "*", "*");
         let namespace = labels(&[("kubernetes.io/metadata.name", "a"), ("team", "x")]);
         let pods = write("CREATE", "v1", "pods");
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_is_about_what_it_and_its_binding_match() {
+    fn a_policy_applies_to_objects_that_it_and_its_binding_match() {
         let mut lease = write("UPDATE", "coordination.k8s.io/v1", "leases");
         lease.name = Some("ours".to_owned());
         let leases = rule("coordination.k8s.io", "v1", "leases", "UPDATE");

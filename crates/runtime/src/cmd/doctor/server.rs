@@ -192,7 +192,7 @@ mod tests {
 
     /// The date is in whole seconds, and its time between request and response is unknown.
     #[test]
-    fn a_clock_is_off_by_what_cannot_be_the_requests_own_time() {
+    fn a_clock_offset_excludes_the_time_of_the_request() {
         let found = |asked: i64, answered: i64, date: i64| {
             let at = |seconds| Timestamp::UNIX_EPOCH + SignedDuration::from_secs(seconds);
             let answer = Answer {

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_findings_the_errors_come_first() {
+    fn errors_are_listed_first() {
         let well = || ok("fine");
         assert_eq!(worst(Vec::new(), well), ok("fine"));
         let found = vec![warning("a"), error("b"), warning("c"), error("d")];

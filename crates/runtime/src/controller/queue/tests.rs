@@ -271,7 +271,7 @@ proptest! {
 
     /// The queue behaves like the model.
     #[test]
-    fn q1_q3_does_what_the_model_does(ops in prop::collection::vec(op(), 1..150)) {
+    fn q1_q3_the_queue_behaves_like_the_model(ops in prop::collection::vec(op(), 1..150)) {
         side_by_side(&ops);
     }
 

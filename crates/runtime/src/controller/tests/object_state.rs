@@ -91,7 +91,7 @@ async fn readiness_is_shown_until_everything_is_in_sync() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_place_and_the_failures_are_shown() {
+async fn the_queue_position_and_the_failures_are_shown() {
     let world = World::new().await;
     let place = || {
         let queue = world.state().queue.unwrap();

@@ -78,7 +78,7 @@ async fn a_record_is_written_once_a_term() {
 }
 
 #[tokio::test]
-async fn without_the_component_there_is_one_request() {
+async fn a_missing_fencing_component_costs_one_request() {
     let api = FakeApi::new();
     held_by(&api, "a");
     let a = record_of(&api, "a");

@@ -166,7 +166,7 @@ async fn h5_expiry_is_judged_by_how_long_the_lease_was_seen_unchanged() {
 
 /// A suspended replica has not seen that a vacant Lease had a holder in between. That holder acts until it notices.
 #[tokio::test(start_paused = true)]
-async fn h12_h21_a_lease_that_is_vacant_again_is_not_taken_for_one_that_still_is() {
+async fn h12_h21_a_lease_that_was_held_in_between_restarts_the_wait() {
     for vacant in [json!({}), FakeApi::released().spec()] {
         let api = FakeApi::new();
         api.put(&vacant);
@@ -245,7 +245,7 @@ async fn h21_a_held_version_dated_no_earlier_shows_that_a_release_is_a_copy() {
 
 /// Each change is reported once.
 #[tokio::test(start_paused = true)]
-async fn h5_an_answer_that_is_older_than_what_a_watch_saw_meanwhile_is_not_taken() {
+async fn h5_a_response_older_than_the_watch_is_ignored() {
     // The Lease in the response, and the Lease in the watch event.
     for (is_there, was_there, is_taken) in [
         (true, true, false),
@@ -302,7 +302,7 @@ async fn h6_a_call_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h7_nothing_is_missing_in_what_is_read() {
+async fn h7_a_lease_that_is_read_has_all_fields() {
     let at = "2020-01-01T00:00:00.000000Z";
     let released = [
         json!({"leaseDurationSeconds": 1, "acquireTime": at, "renewTime": at}),
@@ -476,7 +476,7 @@ async fn h11_a_renewal_by_a_clock_that_stands_still_is_seen() {
 /// This includes a clock that is set back by more than a lease duration, and a previous clock that was ahead. A time that is
 /// too far ahead for a clock is an edit, and no write waits for it.
 #[tokio::test(start_paused = true)]
-async fn h11_a_renewal_by_a_clock_that_is_behind_is_seen() {
+async fn h11_a_renewal_by_a_slow_clock_is_seen() {
     for (read, behind, is_later) in [
         (0, 20, true),
         (1800, 0, true),

@@ -21,7 +21,7 @@ async fn a_rejected_term_is_renewed_and_continues_if_the_lease_is_held() {
 
 /// The policy rejects every write forever, whether or not the Lease can be renewed.
 #[tokio::test(start_paused = true)]
-async fn h14_rejections_do_not_make_a_leader_ask_all_the_time() {
+async fn h14_requests_after_rejections_are_limited() {
     for patches in [
         Mood::Serves,
         Mood::Fails(409),
@@ -151,7 +151,7 @@ async fn open(
 
 /// Asserting the record takes at least as many requests as renewing.
 #[tokio::test(start_paused = true)]
-async fn a_slow_api_server_closes_no_fence_because_there_is_a_record() {
+async fn a_fencing_record_does_not_close_the_fence_on_a_slow_api_server() {
     let within = LEASE * 20;
     for milliseconds in [500, 1700, 2000, 2400] {
         let mut led = Vec::new();
@@ -208,7 +208,7 @@ async fn a_record_that_is_slow_closes_no_fence() {
 
 /// Any response to the assertion, and a policy that rejects every write.
 #[tokio::test(start_paused = true)]
-async fn h14_a_record_does_not_make_a_leader_ask_all_the_time() {
+async fn h14_requests_for_the_record_are_limited() {
     for refused in [0, 401, 409, 429, 500] {
         for is_rejected in [false, true] {
             let api = FakeApi::released();
@@ -256,7 +256,7 @@ async fn h14_a_record_does_not_make_a_leader_ask_all_the_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_asserts_its_record_and_reads_that_another_leads_stops_at_once() {
+async fn a_leader_that_reads_another_holder_while_asserting_stops_immediately() {
     let api = FakeApi::released();
     let asserts = Arc::new(AtomicBool::new(false));
     let happens = {

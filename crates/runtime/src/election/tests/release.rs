@@ -47,7 +47,7 @@ async fn shutdown_takes_bounded_time_with_any_api_server_response() {
 
 /// Each attempt takes longer than the pause after it, so the loop never waits between two attempts.
 #[tokio::test(start_paused = true)]
-async fn asked_to_stop_while_all_attempts_hang_it_ends_in_bounded_time() {
+async fn shutdown_takes_bounded_time_while_all_attempts_hang() {
     let api = FakeApi::released();
     let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
@@ -85,7 +85,7 @@ async fn a_replica_that_cannot_work_does_not_run_for_leader() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_cannot_work_any_more_lets_another_lead_and_stands_by() {
+async fn an_ineligible_leader_releases_the_lease_and_becomes_a_standby() {
     let api = FakeApi::released();
     let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
@@ -105,7 +105,7 @@ async fn a_leader_that_cannot_work_any_more_lets_another_lead_and_stands_by() {
 
 /// A replica that cannot work releases a Lease that it holds, however it was acquired.
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_came_too_late_is_given_back() {
+async fn a_lease_acquired_by_an_ineligible_replica_is_released() {
     let api = FakeApi::released();
     api.mood(Mood::Hangs);
     let mut a = Replica::run(&api, "a");
@@ -168,7 +168,7 @@ async fn a_lease_is_released_when_no_write_can_land_any_more() {
 
 /// A leader that gives up the Lease also waits for its writes in flight.
 #[tokio::test(start_paused = true)]
-async fn a_leader_that_lets_go_waits_for_its_writes() {
+async fn a_leader_that_releases_the_lease_waits_for_its_writes() {
     let api = FakeApi::released();
     let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;

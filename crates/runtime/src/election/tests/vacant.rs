@@ -4,7 +4,7 @@ use super::*;
 
 /// No other replica leads before the term ends, and the term continues in between.
 #[tokio::test(start_paused = true)]
-async fn h12_a_leader_takes_the_lease_that_was_deleted_at_once_which_is_another_term() {
+async fn h12_a_leader_retakes_a_deleted_lease_in_another_term() {
     for alone in [true, false] {
         let api = FakeApi::released();
         let mut a = Replica::run(&api, "a");
@@ -229,7 +229,7 @@ fn anything() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn h16_nothing_in_a_lease_keeps_everybody_from_leading_for_good(spec in anything()) {
+    fn h16_no_content_of_a_lease_prevents_leadership_forever(spec in anything()) {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {

@@ -485,7 +485,7 @@ mod tests {
 
     /// The time that ends a dispute is at most 10 minutes, as documented.
     #[tokio::test(start_paused = true)]
-    async fn the_matter_is_over_after_twice_the_pause_and_a_minute() {
+    async fn a_dispute_ends_after_twice_the_pause_and_a_minute() {
         let seconds = Duration::from_secs;
         for (corrections_made, quiet) in [
             (9, 60),
@@ -700,7 +700,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_memory_is_bounded_by_what_is_written_and_corrected_of_late() {
+    async fn the_memory_is_bounded_by_recent_writes_and_corrections() {
         let corrections = DisputeTracker::default();
         let write = |number: u32| {
             let young = |key: &Key| {

@@ -271,7 +271,7 @@ mod tests {
 
     /// The memory for 100,000 short-lived objects is bounded by the number that exists at the same time.
     #[test]
-    fn the_memory_is_bounded_by_what_exists() {
+    fn the_memory_is_bounded_by_existing_objects() {
         let ineffective = NoOpWrites::default();
         for number in 0..100_000 {
             let young = |key: &Key| {

@@ -668,7 +668,7 @@ async fn a_slow_deletion_is_requested_once() {
 /// After a conflict, any change that the watch delivers triggers a retry. After a rejection, only a relevant change or the
 /// backoff does.
 #[tokio::test]
-async fn a_refused_write_is_woken_by_what_matters_alone() {
+async fn a_rejected_write_is_retried_only_after_relevant_changes() {
     for (code, wakes) in [(409, true), (500, true), (403, false), (422, false)] {
         let refusing = service_fn(move |_: Request<Body>| async move {
             let status =
@@ -724,7 +724,7 @@ async fn a_refused_write_is_woken_by_what_matters_alone() {
 
 /// If the API server rejects the status, a warning is still sent as an event, and a normal event is not.
 #[tokio::test(start_paused = true)]
-async fn i14_a_refused_status_is_announced_where_something_is_wrong() {
+async fn i14_a_rejected_status_is_announced_by_a_warning_event() {
     for (event, expected) in [
         (Event::warning("Wrong", "wrong"), vec!["Wrong"]),
         (Event::normal("Reported", "reported"), vec![]),
@@ -833,7 +833,7 @@ async fn i6_a_reverted_finalizer_is_requested_once() {
 /// A dry run does not suppress a status, because none was rejected. An object with a suppressed status loses its up-to-date
 /// mark, because its status must be retried.
 #[tokio::test]
-async fn a_rehearsal_gives_nothing_up() {
+async fn a_dry_run_suppresses_no_status() {
     let harness = harness(&Server::default(), &wish(&[], 1), None);
     let Granter { wishes, .. } = harness.reconciler();
     let (key, seen) = (key(), wishes.store().get(&key()).unwrap());

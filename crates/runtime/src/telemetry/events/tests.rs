@@ -260,7 +260,7 @@ async fn r9_events_give_way_to_work() {
 
 /// Events are written concurrently, but the events of an object in order and not in parallel.
 #[tokio::test(start_paused = true)]
-async fn r9_a_few_events_are_written_at_once_and_one_objects_in_order() {
+async fn r9_events_are_written_concurrently_and_in_order_per_object() {
     #[derive(Default)]
     struct Seen {
         underway: Vec<String>,
@@ -308,7 +308,7 @@ async fn r9_a_few_events_are_written_at_once_and_one_objects_in_order() {
 
 /// A slow write delays only the events of its own object.
 #[tokio::test(start_paused = true)]
-async fn r9_an_event_that_takes_long_holds_up_none_of_another_object() {
+async fn r9_a_slow_event_delays_no_event_of_another_object() {
     const LONG: Duration = FIRST_TIMEOUT.checked_sub(Duration::from_millis(1)).unwrap();
     let written = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&written);
@@ -491,7 +491,7 @@ async fn r9_a_namespaces_events_hold_up_no_others() {
 
 /// The events of a recovered namespace are written soon, even if many other namespaces fail.
 #[tokio::test(start_paused = true)]
-async fn r9_a_namespace_that_is_well_again_does_not_wait_for_those_that_are_not() {
+async fn r9_a_recovered_namespace_does_not_wait_for_failing_ones() {
     for (trouble, bads) in [
         Trouble::Fails,
         Trouble::Overloaded,
@@ -536,7 +536,7 @@ async fn r9_a_namespace_that_is_well_again_does_not_wait_for_those_that_are_not(
 
 /// A namespace with a constant stream of events leaves the others their turns.
 #[tokio::test(start_paused = true)]
-async fn r9_a_busy_namespace_leaves_the_others_their_turns() {
+async fn r9_a_busy_namespace_does_not_delay_other_namespaces() {
     let server = Troubled::new(Trouble::Hangs);
     let (events, writer, _metrics) = server.start();
     for bad in ["bad", "bad-too"] {
@@ -565,7 +565,7 @@ async fn r9_a_busy_namespace_leaves_the_others_their_turns() {
 /// A transient rejection costs no event if it ends within a minute, and no more requests than a failure. A final rejection is
 /// not retried.
 #[tokio::test(start_paused = true)]
-async fn an_event_is_tried_again_unless_it_is_refused_for_good() {
+async fn an_event_is_retried_unless_its_rejection_is_final() {
     for (code, message, cause, passes) in [
         (400, "the body is no event", "", false),
         (401, "Unauthorized", "", true),

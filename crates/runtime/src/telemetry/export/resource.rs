@@ -49,7 +49,7 @@ mod tests {
     use crate::config::app::tests::APP;
 
     #[test]
-    fn says_which_pod_it_is() {
+    fn the_resource_names_the_pod() {
         let configured = vec![
             KeyValue::new("team", "a"),
             KeyValue::new("k8s.pod.uid", "configured"),

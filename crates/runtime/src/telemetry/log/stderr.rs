@@ -322,7 +322,7 @@ mod tests {
 
     /// No line is lost to a pipe that another process made non-blocking, or to a signal during a write.
     #[test]
-    fn a_sink_that_is_not_ready_is_tried_again() {
+    fn a_sink_that_is_not_ready_is_retried() {
         let scene = Scene::new();
         scene.fails(ErrorKind::WouldBlock);
         scene.fails(ErrorKind::Interrupted);

@@ -161,7 +161,7 @@ fn the_level_can_be_changed() {
 proptest! {
     /// A `log.level` is rejected, or it logs errors, or it contains `off`.
     #[test]
-    fn an_accepted_level_logs_errors_unless_it_says_off(
+    fn an_accepted_level_logs_errors_unless_it_is_off(
         parts in prop::collection::vec(
             (
                 prop::sample::select(vec!["", " ", "\n", "\r\n", "\t "]),
@@ -237,7 +237,7 @@ fn keys(line: &str) -> Vec<String> {
 
 /// A field with a reserved name does not change the meaning of that key.
 #[test]
-fn a_field_takes_no_key_of_the_lines() {
+fn a_field_does_not_replace_a_reserved_key() {
     let json = lines(true, &mut LogLevel::default(), |_| {
         info!(
             level = "debug",

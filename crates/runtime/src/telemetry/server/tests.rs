@@ -164,7 +164,7 @@ fn bearer(token: &str) -> kube::Config {
 
 /// `doctor` reads the state only where it is served. If authorization is on, it needs a token with the permission.
 #[tokio::test]
-async fn state_is_for_who_may_get_it() {
+async fn state_needs_authorization() {
     let (open, _serving) = serve(false, true).await;
     let nobody = || kube::Config::new(http::Uri::default());
     assert_eq!(ask(&open, PATH, nobody()).await, Ok(state()));

@@ -255,7 +255,7 @@ async fn q7_a_namespace_stays_slow_for_a_minute_after_a_slow_success() {
 
 /// Slow namespaces have their share of the workers and no more, with and without other keys in the queue.
 #[tokio::test(start_paused = true)]
-async fn q7_as_many_workers_again_are_for_what_hangs() {
+async fn q7_slow_namespaces_get_their_share_of_the_workers() {
     for workers in [1, 2, 3, 8] {
         let most = usize::try_from(workers).unwrap();
         let queue = Queue::new(&q3(), workers, |key: &usize| ["bad", "good"][key % 2]);

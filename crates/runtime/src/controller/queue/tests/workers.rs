@@ -227,7 +227,7 @@ async fn q1_holds_on_real_threads() {
 
 /// A worker that is aborted during its attempt releases its key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn q1_an_aborted_worker_gives_its_key_back() {
+async fn q1_an_aborted_worker_releases_its_key() {
     let queue = queue();
     queue.add("ns/a", Lane::Event);
     let (taken, has_taken) = tokio::sync::oneshot::channel();

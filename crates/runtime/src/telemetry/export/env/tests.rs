@@ -135,7 +135,7 @@ fn each_warning_is_one_clear_line() {
 /// Rules of the specification for every variable. Case and surrounding blanks do not matter. A blank value counts as not set.
 /// An unknown value, alone or in a list, is ignored with a warning. Such values do not end the program.
 #[test]
-fn every_variable_goes_by_the_specification() {
+fn every_variable_follows_the_specification() {
     let every = config::variables().flat_map(|Variable { name, rule, .. }| {
         let own = name.strip_prefix(OTLP).into_iter();
         let own = own.flat_map(|what| Signal::ALL.map(|signal| signal.own(what)));
@@ -243,7 +243,7 @@ fn a_value_that_is_not_utf8_is_ignored() {
 
 /// A file name that is not UTF-8 is rejected like an unreadable file. The system's authorities must not replace it.
 #[test]
-fn a_file_whose_name_is_not_text_is_refused() {
+fn a_file_name_that_is_not_utf8_is_rejected() {
     use std::os::unix::ffi::OsStringExt as _;
     let name = OsString::from_vec(vec![b'/', 0xff]);
     let env = Env::new([("OTEL_EXPORTER_OTLP_CERTIFICATE".into(), name)]);
@@ -256,7 +256,7 @@ fn a_file_whose_name_is_not_text_is_refused() {
 
 /// A general variable does not apply if every signal overrides it. A signal's own variable applies if the signal is exported.
 #[test]
-fn only_what_is_used_is_warned_about() {
+fn only_used_variables_cause_warnings() {
     let vars = [
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
         ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"),

@@ -71,7 +71,7 @@ fn id(number: usize) -> Id {
 }
 
 #[tokio::test(start_paused = true)]
-async fn answers_are_kept_for_a_while() {
+async fn responses_of_reviews_are_cached() {
     let mut answers = Answers::default();
     answers.keep(id(0), Ok(()));
     answers.keep(id(1), Err(Refusal::InvalidToken));
@@ -90,7 +90,7 @@ async fn answers_are_kept_for_a_while() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn made_up_tokens_take_neither_memory_nor_the_place_of_good_ones() {
+async fn invalid_tokens_do_not_evict_valid_ones() {
     let mut answers = Answers::default();
     answers.keep(id(0), Ok(()));
     for number in 1..5 * CACHE_CAPACITY {
@@ -105,7 +105,7 @@ async fn made_up_tokens_take_neither_memory_nor_the_place_of_good_ones() {
 }
 
 #[test]
-fn a_token_is_what_follows_bearer() {
+fn a_token_follows_the_word_bearer() {
     for (header, token) in [
         ("Bearer abc", Some("abc")),
         ("bearer  abc ", Some("abc")),
