@@ -137,7 +137,7 @@ mod tests {
 
     /// Name, retry and report of each error.
     #[test]
-    fn each_error_is_tried_again_as_it_should_be() {
+    fn each_error_has_its_retry_and_report() {
         let (text, time) = (|| "x".to_owned(), Duration::from_secs(7));
         let (soon, later) = (Retry::Backoff(Duration::ZERO), Retry::After(time));
         for (error, retry, reported) in [

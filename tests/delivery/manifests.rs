@@ -382,7 +382,7 @@ impl Objects {
 /// The API server accepts each kustomization, also over existing objects. The pods conform to the restricted Pod Security
 /// level, which the namespace enforces. The program accepts its environment and the mounted configuration.
 #[tokio::test]
-async fn every_kustomization_is_taken() {
+async fn every_kustomization_is_accepted() {
     let mine = namespaced();
     let mine = mine.path().to_str().unwrap();
     for (kustomization, said) in [
@@ -1167,7 +1167,7 @@ async fn with_controllers() -> MutexGuard<'static, Cluster> {
 /// docs/operations.md, "Uninstall": Foos and Deployments stay with the CRD, and are deleted with it. A leftover Deployment is
 /// deleted when the CRD is installed again.
 #[tokio::test]
-async fn uninstalling_the_crd_takes_the_foos_and_their_deployments() {
+async fn uninstalling_the_crd_deletes_the_foos_and_their_deployments() {
     // Not shared: for half a minute it only waits for the garbage collector.
     let cluster = Cluster::start(Options {
         controllers: true,
@@ -1271,7 +1271,7 @@ async fn uninstalling_the_crd_takes_the_foos_and_their_deployments() {
 /// The default roles of a cluster: `view` can read Foos in a namespace, `edit` and `admin` can also create and scale them. Only
 /// the controller writes their status.
 #[tokio::test]
-async fn people_have_the_rights_of_their_role_on_foos() {
+async fn users_have_the_permissions_of_their_role_on_foos() {
     let cluster = with_controllers().await;
     let kubectl = async |line: &str| {
         let args: Vec<_> = line.split(' ').collect();
@@ -1365,7 +1365,7 @@ impl Overlay {
     reason = "one installation, from switch to switch"
 )]
 #[tokio::test]
-async fn a_switch_leaves_what_the_new_overlay_has_and_an_uninstallation_what_others_have() {
+async fn a_switch_of_overlays_and_an_uninstallation_keep_foreign_objects() {
     let cluster = with_controllers().await;
     let kubectl = async |line: &str| {
         let args: Vec<_> = line.split(' ').collect();

@@ -571,7 +571,7 @@ fn bounds(metrics: &str) -> BTreeMap<&str, BTreeSet<&str>> {
 /// The image runs the commit of its label, and serves the same metrics as cargo's build of the same source.
 #[tokio::test]
 #[ignore = "make e2e"]
-async fn the_image_is_what_cargo_builds() {
+async fn the_image_matches_the_build_of_cargo() {
     let installation = PLAIN.install().await;
     let built = Controller::spawn(|command| {
         command.args(["--master", "http://127.0.0.1:1"]);
@@ -612,7 +612,7 @@ async fn the_image_is_what_cargo_builds() {
 /// additional authority in `SSL_CERT_DIR`, all three signals arrive.
 #[tokio::test]
 #[ignore = "make e2e"]
-async fn telemetry_goes_over_tls_by_the_images_own_trust() {
+async fn telemetry_uses_tls_with_the_authorities_of_the_image() {
     let collector = Collector::start_tls_at(NODE_ADDRESS).await;
     let endpoint = json!({
         "name": "FOO_CONTROLLER__TELEMETRY__ENDPOINT", "value": collector.endpoint(),
@@ -688,7 +688,7 @@ async fn the_image_works_as_any_user() {
 /// other program.
 #[tokio::test]
 #[ignore = "make e2e"]
-async fn a_running_pod_takes_over_a_changed_log_level() {
+async fn a_running_pod_adopts_a_changed_log_level() {
     let installation = PLAIN.install().await;
     let pod = installation.leader(None).await;
     let (name, process) = (&pod.name, pod.process().as_raw_nonzero());
@@ -738,7 +738,7 @@ async fn a_running_pod_takes_over_a_changed_log_level() {
 /// read it.
 #[tokio::test]
 #[ignore = "make e2e"]
-async fn doctor_tells_the_state_of_its_pod() {
+async fn doctor_reports_the_state_of_its_pod() {
     const RBAC: &str = "deploy/components/metrics-auth/rbac.yaml";
     let configs: [&'static [&'static str]; 2] = [
         &["debug_state = true"],
@@ -782,7 +782,7 @@ async fn doctor_tells_the_state_of_its_pod() {
 
 #[tokio::test]
 #[ignore = "make e2e"]
-async fn a_foo_gets_pods_and_takes_them_along() {
+async fn a_foo_gets_pods_that_are_deleted_with_it() {
     let installation = PLAIN.install().await;
     let begin = Instant::now();
     run("kubectl apply -f config/samples/foo.yaml").await;
@@ -1070,7 +1070,7 @@ async fn a_broken_configuration_does_not_stop_running_pods() {
 /// A deposed pod still has a valid token.
 #[tokio::test]
 #[ignore = "make e2e"]
-async fn production_refuses_a_deposed_pods_write() {
+async fn production_rejects_a_deposed_pods_write() {
     let production = Overlay {
         base: "deploy/overlays/production",
         ..PLAIN

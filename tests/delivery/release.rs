@@ -303,7 +303,7 @@ async fn signatures_of_images_and_files_are_verified() {
 /// checksum of Cargo.lock, and no dependency of tests. It is reproducible.
 #[test]
 #[ignore = "takes Debian's jq"]
-fn the_bill_of_materials_has_what_ships() {
+fn the_bill_of_materials_lists_the_shipped_dependencies() {
     let toml = |path: &str| -> toml::Table {
         toml::from_str(&fs::read_to_string(root().join(path)).unwrap()).unwrap()
     };
@@ -367,7 +367,7 @@ fn the_bill_of_materials_has_what_ships() {
 /// The manifests, the documentation and the changelog name the version of the program. In the changelog it is the newest
 /// release, or the first one to come.
 #[test]
-fn all_say_the_same_version() {
+fn manifests_docs_and_changelog_have_the_same_version() {
     let version = env!("CARGO_PKG_VERSION");
     let mut named = 0;
     for file in [
@@ -409,7 +409,7 @@ fn all_say_the_same_version() {
 /// deploy/release.sh, which the workflow of a tag runs: it writes the manifest that installs the image by digest, and the
 /// notes. It fails without a section in the changelog. The workflow signs with the documented commands.
 #[test]
-fn a_release_has_its_notes_and_what_installs_it() {
+fn a_release_has_its_notes_and_manifest() {
     let build = root().join("crates/testkit/src/cluster/build.sh");
     let bin = run(root(), build.to_str().unwrap(), &[]);
     let copy = tempfile::tempdir().unwrap();

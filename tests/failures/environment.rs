@@ -315,7 +315,7 @@ echo '{ "apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential
 /// again within a minute, and continues.
 #[tokio::test]
 #[ignore = "takes a minute"]
-async fn a_ca_that_is_replaced_is_taken() {
+async fn a_replaced_ca_is_accepted() {
     let cluster = audited_alone().await;
     let client = cluster.client().await;
     let namespace = &cluster.namespace("ca").await;

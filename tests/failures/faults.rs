@@ -143,7 +143,7 @@ async fn r1_deployments_precede_statuses() {
 
 /// The API server dies while 200 Foos are created, and restarts. All converge, and no write is repeated.
 #[tokio::test]
-async fn the_api_server_is_killed_amid_200_foos() {
+async fn two_hundred_foos_converge_after_the_api_server_is_killed() {
     amid_200_foos(async |cluster, controller| {
         cluster.kill_apiserver().await;
         controller.wait_for_log("cannot watch foos").await;
@@ -155,7 +155,7 @@ async fn the_api_server_is_killed_amid_200_foos() {
 
 /// The API server freezes for 30 s while 200 Foos are created. All converge, and no write is repeated.
 #[tokio::test]
-async fn the_api_server_is_frozen_amid_200_foos() {
+async fn two_hundred_foos_converge_after_the_api_server_freezes() {
     amid_200_foos(async |cluster, _| {
         cluster.freeze_apiserver().await;
         sleep(Duration::from_secs(30)).await;
@@ -312,7 +312,7 @@ async fn resumed_watch_reports_the_status() {
 
 /// A load balancer resets idle watches. They resume from their resourceVersions, without a list or a log line.
 #[tokio::test]
-async fn idle_watches_that_are_reset_go_on() {
+async fn idle_watches_that_are_reset_resume() {
     // A watch that ends within 5 s counts as failed.
     const IDLE: Duration = Duration::from_secs(7);
     let Setup {
@@ -450,7 +450,7 @@ async fn r10d_list_with_an_expired_page_starts_again() {
 /// The response to a write is lost, truncated or corrupted. Whether or not the API server executed the write, it is executed
 /// exactly once in the end, and the Foo converges.
 #[tokio::test]
-async fn an_answer_that_is_lost_or_broken_costs_no_second_write() {
+async fn a_lost_or_broken_response_costs_no_second_write() {
     type Break = fn(On<'_>) -> Rule;
     let breaks: [(&str, Break); 4] = [
         ("cut before the API server", |on| on.cut(At::Server)),
@@ -492,7 +492,7 @@ const EVENT: &str = r#"{"type":"ADDED","object":{"kind":"Foo","apiVersion":"samp
 /// Nonsense instead of a watch is logged in one line per resource. The watch is retried with backoff, and recovers with the API
 /// server.
 #[tokio::test]
-async fn nonsense_in_place_of_the_watch() {
+async fn an_invalid_watch_is_logged_and_retried_with_backoff() {
     const HTML: &str = "<html><body><h1>502 Bad Gateway</h1></body></html>";
     const OTHER: &str = "{\"type\":\"ADDED\",\"object\":{\"kind\":\"X\"}}\n";
     let html = |code| Answer {
@@ -543,7 +543,7 @@ async fn nonsense_in_place_of_the_watch() {
 
 /// A watch that ends immediately, without an error, is reopened with backoff.
 #[tokio::test]
-async fn a_watch_that_ends_at_once() {
+async fn a_watch_that_ends_immediately_is_reopened_with_backoff() {
     let ends = async |(what, body)| {
         let ends = |proxy: &Proxy| proxy.on("watch", "*").answer(Answer::json(200, body));
         let (_setup, ends) = Setup::with("ends", ends).await;

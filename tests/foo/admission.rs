@@ -227,7 +227,7 @@ async fn written(client: &Client, namespace: &str, reason: &str) {
 /// A webhook on leases that takes less than half of `renew_deadline` does not end the leadership. A slower one does, and the
 /// log names the cause. With the longer lease of the documentation, a replica leads in spite of it.
 #[tokio::test]
-async fn h6_a_webhook_on_leases_that_takes_long_is_named_in_the_log() {
+async fn h6_a_slow_webhook_on_leases_is_named_in_the_log() {
     let cluster = audited().await;
     let client = &cluster.client().await;
     let on_leases = |timeout_seconds| Webhook {

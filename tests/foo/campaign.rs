@@ -40,7 +40,7 @@ const RESYNC: Duration = Duration::from_secs(2);
 const REQUESTS: usize = 6;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_spec_after_every_other_ends_as_it_says() {
+async fn each_spec_after_every_other_converges() {
     let cluster = Cluster::start(Options {
         audit: true,
         controllers: false,

@@ -132,7 +132,7 @@ fn kstatus(object: &str) -> String {
 
 /// The API server rejects the pods or their `ReplicaSet`. The Foo reports the Deployment's message until the cause is removed.
 #[tokio::test]
-async fn a5c_refused_pods_are_a_reason() {
+async fn a5c_rejected_pods_are_a_reason() {
     let scene = Scene::new("refused").await;
     let args = |args: &str| (args.split(' ').map(str::to_owned).collect(), String::new());
     let enforce = format!(
@@ -456,7 +456,7 @@ async fn r11c_old_deployment_is_counted_and_scaled_until_the_new_one_is_availabl
 /// A backup without `ownerReferences` is restored: Deployments first, then Foos with other UIDs. The command in the message
 /// makes the Foo the controller of its Deployment again, and the pods stay.
 #[tokio::test]
-async fn r4c_restored_deployment_is_given_back_without_downtime() {
+async fn r4c_restored_deployment_is_returned_to_its_foo_without_downtime() {
     let scene = Scene::with_sample("restored").await;
     let mut backup = scene.get("foo/foo-sample").await;
     scene

@@ -637,7 +637,7 @@ async fn r6a_i7_deployment_adopted_by_a_recreated_foo_is_corrected() {
 
 /// A Foo with as much metadata as the API server accepts is reconciled like any other.
 #[tokio::test]
-async fn as_much_metadata_as_the_server_takes() {
+async fn a_foo_with_the_most_metadata_is_reconciled() {
     let (cluster, client, namespace, _controller) = setup("large", &[]).await;
     let foos: Api<Foo> = Api::namespaced(client.clone(), &namespace);
     let mut large = foo("large");
@@ -685,7 +685,7 @@ async fn as_much_metadata_as_the_server_takes() {
 /// The API server rejects a Deployment because of a quota. The status contains its message, and retries follow the backoff. When
 /// the quota is removed, the Foo converges without further action.
 #[tokio::test]
-async fn a_quota_refuses_the_deployment() {
+async fn a_deployment_rejected_by_a_quota_is_retried() {
     let (cluster, client, namespace, _controller) = setup("quota", &[]).await;
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), &namespace);
     let none = json!({ "count/deployments.apps": "0" });

@@ -68,7 +68,7 @@ impl Scene {
 /// The image changes, but its pods do not start: three of twelve Foos roll out. The others stay Ready and can be scaled. One of
 /// them starts as soon as a rollout completes.
 #[tokio::test]
-async fn r12_another_image_rolls_out_a_few_at_once() {
+async fn r12_another_image_rolls_out_a_few_foos_concurrently() {
     let mut scene = Scene::new("rollouts").await;
     let names: Vec<_> = (0..FOOS).map(|n| format!("f{n:02}")).collect();
     for name in &names {

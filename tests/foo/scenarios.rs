@@ -570,7 +570,7 @@ async fn r11b_all_earlier_deployments_are_deleted_and_no_copy_of_one() {
 /// A policy rejects the deletion of the old Deployment. The Foo stays Ready. When the policy is removed, the old Deployment is
 /// deleted.
 #[tokio::test]
-async fn r11d_refused_deletion_is_reported_by_a_ready_foo() {
+async fn r11d_rejected_deletion_is_reported_by_a_ready_foo() {
     let scene = Scene::with_sample("kept").await;
     let name = &scene.namespace;
     let policy = json!({ "apiVersion": "v1", "kind": "List", "items": [

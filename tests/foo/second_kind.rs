@@ -598,7 +598,7 @@ fn used(cluster: &Cluster, user: &str) -> BTreeSet<String> {
 /// The permissions of the example's manifest are sufficient to create, correct, report and undo, also with the longest possible
 /// name. Every granted permission is used.
 #[tokio::test]
-async fn the_rights_that_are_documented_suffice() {
+async fn the_documented_permissions_suffice() {
     /// Needed by API servers that cannot stream lists, or that run the admission plugin `OwnerReferencesPermissionEnforcement`.
     const NEEDED_ELSEWHERE: [&str; 4] = [
         "list configmaps",

@@ -190,7 +190,7 @@ async fn h2_a_renewal_after_a_takeover_is_none() {
 }
 
 #[tokio::test]
-async fn h3_a_renewal_that_lands_late_does_not_age_the_lease_of_another() {
+async fn h3_a_late_renewal_does_not_age_the_lease_of_another_replica() {
     for guard in [true, false] {
         let arena = Arena::new().await;
         arena.put(spec("a", SHORT, Duration::from_mins(1))).await;
@@ -216,7 +216,7 @@ async fn h3_a_renewal_that_lands_late_does_not_age_the_lease_of_another() {
 }
 
 #[tokio::test]
-async fn h3_kube_by_itself_sends_a_renewal_again_and_again() {
+async fn h3_kube_retries_a_renewal_by_default() {
     // The remedy is the flag `default_retry`, which the runtime always clears: see tests/leadership/takeover.rs.
     let arena = Arena::new().await;
     let proxy = Proxy::start(arena.config.clone()).await;
@@ -277,7 +277,7 @@ async fn h5_a_live_holder_with_a_slow_clock_is_left_alone() {
 }
 
 #[tokio::test]
-async fn h6_a_call_that_is_not_answered_ends() {
+async fn h6_a_call_without_a_response_ends() {
     for guard in [true, false] {
         let arena = Arena::new().await;
         arena.released().await;
@@ -317,7 +317,7 @@ async fn h7_a_lease_with_holes_can_be_taken() {
 }
 
 #[tokio::test]
-async fn h8_a_lease_of_less_than_a_second_is_refused_by_the_configuration() {
+async fn h8_a_lease_duration_below_a_second_is_rejected() {
     let arena = Arena::new().await;
     let error = arena
         .candidate("a", Duration::from_millis(900), false)
@@ -409,7 +409,7 @@ async fn h12_a_late_renewal_of_a_recreated_lease_fails() {
 
 /// When `b` reads the Lease for the first time, it cannot know whether the previous term has ended.
 #[tokio::test]
-async fn h12_a_lease_that_was_deleted_is_not_taken_at_once_by_who_never_saw_it() {
+async fn h12_new_replica_waits_before_taking_a_deleted_lease() {
     for guard in [true, false] {
         let arena = Arena::new().await;
         arena.released().await;
@@ -461,7 +461,7 @@ async fn h15_a_lease_with_a_shortened_duration_is_left_to_its_holder() {
 /// Extreme values that the API server accepts. A duration of decades is tested in the runtime with paused time; the wait for it
 /// is capped at 1 h.
 #[tokio::test]
-async fn h16_a_lease_with_values_that_the_crate_does_not_get_past_can_be_taken() {
+async fn h16_a_lease_with_extreme_values_can_be_taken() {
     for (field, value) in [
         ("leaseTransitions", json!(i32::MAX)),
         ("renewTime", json!("9999-12-31T23:59:59.999999Z")),

@@ -290,7 +290,7 @@ fn is_fenced(refused: &Status) -> bool {
 }
 
 #[tokio::test]
-async fn i1_the_holder_alone_may_write_what_belongs_to_foos() {
+async fn i1_only_the_holder_may_write_objects_of_foos() {
     let bench = Bench::new().await;
     bench.led_by(Some("pod-a_uid-a")).await;
     bench.admitted(A).await;
@@ -343,7 +343,7 @@ async fn i1_the_holder_alone_may_write_what_belongs_to_foos() {
 /// A virtual machine was paused with all its clocks. For the fence in the controller the term is still valid, although another
 /// replica leads. The API server rejects the write.
 #[tokio::test]
-async fn h20_a_leader_whose_clock_stood_still_is_refused_by_the_api_server() {
+async fn h20_a_leader_with_a_paused_clock_is_rejected_by_the_api_server() {
     let bench = Bench::new().await;
     let paused = Clock::from_fn(|| Duration::ZERO);
     let term = Term::new(1, 0, Duration::from_secs(10), paused);
@@ -433,7 +433,7 @@ async fn h9_a_long_identity_is_the_same_on_both_sides() {
 
 /// The API server follows a changed record within a small multiple of the time that a write takes.
 #[tokio::test]
-async fn a_hand_over_is_seen_within_a_few_round_trips() {
+async fn a_handover_is_seen_within_a_few_round_trips() {
     let bench = Bench::new().await;
     let clients = [bench.pod(A).await, bench.pod(B).await];
     let holders = ["pod-a_uid-a", "pod-b_uid-b"];
@@ -618,7 +618,7 @@ async fn without_an_election_the_record_names_the_replica() {
 /// The life of a Foo under the policy, with exactly the permissions of `deploy/`. In between, a user edits the holder of the
 /// Lease.
 #[tokio::test]
-async fn the_controller_lives_with_the_policy_and_the_rights_in_deploy() {
+async fn the_controller_works_with_the_policy_and_permissions_in_deploy() {
     let cluster = Cluster::start(Options {
         audit: true,
         controllers: true,

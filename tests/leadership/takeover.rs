@@ -176,7 +176,7 @@ async fn h12_at_the_first_start_of_all_one_leads_after_a_lease() {
 }
 
 #[tokio::test]
-async fn a_polite_hand_over_is_not_felt() {
+async fn graceful_handover_causes_no_downtime() {
     let (namespace, config, _) = namespace().await;
     let stand = |n: u32| Replica::stand(config.clone(), &namespace, &format!("r{n}"), Pace(1));
     let mut replicas: Vec<_> = (0..3).map(stand).collect();
@@ -230,7 +230,7 @@ fn median(what: &str, times: &mut [Duration]) -> Duration {
 }
 
 #[tokio::test]
-async fn the_same_pod_restarted_leads_again_at_once() {
+async fn a_restarted_pod_leads_again_immediately() {
     let (namespace, config, _) = namespace().await;
     let mut a = Replica::stand(config.clone(), &namespace, "a", Pace(1));
     a.leads(true, DEADLINE).await;
@@ -312,7 +312,7 @@ async fn a_leader_that_is_cut_off_fences_itself_before_another_leads() {
 }
 
 #[tokio::test]
-async fn h6_a_renewal_whose_answer_is_lost_costs_nothing() {
+async fn h6_a_lost_response_to_a_renewal_costs_no_term() {
     let (namespace, config, _) = namespace().await;
     let proxy = Proxy::start(config.clone()).await;
     let mut a = Replica::stand(proxy.config(&config), &namespace, "a", Pace(1));
@@ -386,7 +386,7 @@ async fn h3_an_attempt_that_fails_is_not_sent_again_before_its_time() {
 }
 
 #[tokio::test]
-async fn asked_to_stop_while_it_acquires_it_gives_the_lease_back() {
+async fn a_shutdown_during_an_acquisition_releases_the_lease() {
     let (namespace, config, leases) = namespace().await;
     let mut a = Replica::stand(config.clone(), &namespace, "a", Pace(1));
     a.leads(true, DEADLINE).await;
@@ -401,7 +401,7 @@ async fn asked_to_stop_while_it_acquires_it_gives_the_lease_back() {
 }
 
 #[tokio::test]
-async fn people_see_who_leads_and_who_led() {
+async fn users_see_the_current_and_previous_leader() {
     let (namespace, config, _) = namespace().await;
     let mut a = Replica::stand(config, &namespace, "pod-a", Pace(1));
     a.leads(true, DEADLINE).await;
@@ -445,7 +445,7 @@ async fn h6_no_replica_leads_until_a_frozen_api_server_thaws() {
 /// The documented recipe for the first start lets the first leader start without waiting for a full lease. The recipe does not
 /// change an existing Lease.
 #[tokio::test]
-async fn first_leader_takes_the_lease_of_the_documented_recipe_at_once() {
+async fn first_leader_takes_the_lease_of_the_documented_recipe_immediately() {
     let docs = include_str!("../../docs/operations.md");
     let (_, recipe) = docs.split_once("### The first start\n").unwrap();
     let (_, recipe) = recipe.split_once("<<'EOF'\n").unwrap();

@@ -127,7 +127,7 @@ const BAD: &[Bad] = &[
 
 /// Invalid configuration ends `run` before it contacts a cluster: exit code 2, no standard output, one line of error.
 #[test]
-fn bad_input_is_refused_in_one_line() {
+fn invalid_configuration_is_rejected_in_one_line() {
     let mut wrong = String::new();
     for bad in BAD {
         let dir = TempDir::new().unwrap();
@@ -167,7 +167,7 @@ fn bad_input_is_refused_in_one_line() {
 
 /// All mistakes of all sources are reported together.
 #[test]
-fn all_mistakes_are_reported_at_once() {
+fn all_errors_are_reported_together() {
     let dir = TempDir::new().unwrap();
     let path = file(&dir, "color = 'red'\nimage = ''\n");
     let output = program()
@@ -216,7 +216,7 @@ fn usage_errors_exit_with_2() {
 
 /// Precedence: defaults < file < environment < flags. The origin of each value is printed.
 #[test]
-fn later_layers_go_over_earlier_ones() {
+fn later_layers_override_earlier_ones() {
     let dir = TempDir::new().unwrap();
     let path = file(&dir, "# mine\nworkers = 3\n");
     let says = |line: &str, command: &mut Command| {
@@ -257,7 +257,7 @@ fn later_layers_go_over_earlier_ones() {
 /// A value that looks like another type is parsed as the type of its key. The variables that the kubelet injects for a Service
 /// are ignored.
 #[test]
-fn environment_is_taken_as_meant() {
+fn environment_values_have_the_type_of_their_key() {
     let text = config(
         program()
             .env("FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAME", "123")
@@ -540,7 +540,7 @@ fn a_stamped_program_differs_in_the_commit_alone() {
 }
 
 #[test]
-fn stamping_fails_where_the_place_is_not_the_only_one() {
+fn stamping_fails_without_exactly_one_placeholder() {
     let commit = "0123456789abcdef0123456789abcdef01234567";
     let blank = "?".repeat(40);
     let place = format!("built by the runtime from commit {blank}");

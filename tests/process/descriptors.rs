@@ -72,7 +72,7 @@ async fn more_namespaces_are_watched_than_the_soft_limit_allows() {
 /// If the hard limit is too low, the controller serves some namespaces and logs a warning that names the others. Probes succeed
 /// all the time.
 #[tokio::test(flavor = "multi_thread")]
-async fn probes_are_answered_where_the_limit_is_too_low_for_all_namespaces() {
+async fn probes_succeed_if_the_limit_is_too_low_for_all_namespaces() {
     let cluster = audited().await;
     let client = cluster.client().await;
     // First by name, so that it is served.
@@ -111,7 +111,7 @@ async fn probes_are_answered_where_the_limit_is_too_low_for_all_namespaces() {
 
 /// Idle clients cannot use up the descriptors either.
 #[tokio::test(flavor = "multi_thread")]
-async fn probes_are_answered_where_idle_clients_have_all_descriptors() {
+async fn probes_succeed_while_idle_clients_use_all_descriptors() {
     const LIMIT: u64 = 64;
     let cluster = audited().await;
     let namespace = cluster.namespace("crowd").await;

@@ -355,7 +355,7 @@ fn remove(version: &mut Value, path: &str, field: &str) {
 /// With the controller's own permissions, its needs are met, and each check that needs an administrator is skipped. Without any
 /// permission, each missing one is listed.
 #[tokio::test]
-async fn rights_that_are_missing_are_named() {
+async fn missing_permissions_are_listed() {
     let _alone = installed().await;
     let folder = tempfile::tempdir().unwrap();
     let account = kubeconfig_as(

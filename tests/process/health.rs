@@ -259,7 +259,7 @@ async fn slow_and_malformed_clients_do_not_delay_probes() {
 }
 
 #[tokio::test]
-async fn long_headers_are_refused() {
+async fn long_headers_are_rejected() {
     let namespace = namespace("long").await;
     let controller = Controller::start(shared(), &["--namespace", &namespace]);
     let addr = controller.http_addr().await;
@@ -385,7 +385,7 @@ fn kubeconfig(cluster: &Cluster, token: &str) -> std::path::PathBuf {
 /// API server is down.
 #[allow(clippy::too_many_lines, reason = "one server, asked by everybody")]
 #[tokio::test]
-async fn metrics_are_for_those_who_may_get_them() {
+async fn metrics_need_a_token_with_the_permission() {
     const CONTROLLER: &str = "system:serviceaccount:foo-system:foo-controller";
     let cluster = Cluster::start(Options {
         audit: true,
@@ -516,7 +516,7 @@ async fn metrics_are_for_those_who_may_get_them() {
 
 /// Without the permission for reviews, the response names the component that grants it.
 #[tokio::test]
-async fn names_the_right_to_ask_that_it_lacks() {
+async fn a_missing_review_permission_is_reported() {
     let namespace = namespace("review").await;
     let kubectl = async |args: &[&str]| shared().kubectl(args).await.success();
     kubectl(&["-n", &namespace, "create", "serviceaccount", "nobody"]).await;

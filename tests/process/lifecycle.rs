@@ -705,7 +705,7 @@ async fn ready(controller: &Controller, code: u16, says: &str) {
 
 /// The controller logs each missing permission, and starts to work when all are granted.
 #[tokio::test]
-async fn names_the_right_that_it_lacks() {
+async fn missing_permissions_are_logged() {
     let namespace = namespace("rights").await;
     let nobody = Account::new(&namespace, "nobody").await;
     apply(shared(), &namespace, &foo("wants")).await;
@@ -808,7 +808,7 @@ async fn a_replica_that_can_work_leads_instead_of_one_that_cannot() {
 
 /// A leader can lose its permissions without the end of a watch. Then another replica leads, and this one stays alive.
 #[tokio::test]
-async fn a_leader_that_loses_its_rights_lets_another_lead() {
+async fn a_leader_that_loses_its_permissions_lets_another_replica_lead() {
     let namespace = namespace("revoked").await;
     shared().release_lease(&namespace, LEASE).await;
     let accounts = [
@@ -852,7 +852,7 @@ async fn a_leader_that_loses_its_rights_lets_another_lead() {
 
 /// A port that is in use is a configuration error.
 #[tokio::test]
-async fn a_taken_port_ends_it_with_2() {
+async fn a_used_port_exits_with_2() {
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = taken.local_addr().unwrap().to_string();
     let mut controller = Controller::start(shared(), &["--http-addr", &addr]);

@@ -242,7 +242,7 @@ fn host(scrape: &Scrape) -> &str {
 
 /// The counters match the audit log of the API server.
 #[tokio::test]
-async fn after_a_foos_life_the_counts_are_right() {
+async fn counters_match_the_audit_log() {
     let scene = Scene::new("life", &[]).await;
     let foos = |ready| format!("foo_controller_foos{{ready=\"{ready}\"}}");
     scene
@@ -367,7 +367,7 @@ async fn leadership_is_reported() {
 
 /// Requests to an unreachable API server and restarts of watches are counted.
 #[tokio::test]
-async fn trouble_is_counted() {
+async fn failed_requests_and_watch_restarts_are_counted() {
     let away = "FOO_CONTROLLER__MASTER";
     let scene = Scene::start("trouble", &[(away, "https://127.0.0.1:1".to_owned())]).await;
     scene
@@ -384,7 +384,7 @@ async fn trouble_is_counted() {
 
 /// A scrape and an export have the same values, since both read the same instruments.
 #[tokio::test(flavor = "multi_thread")]
-async fn otlp_exports_what_is_scraped() {
+async fn otlp_exports_equal_scrapes() {
     let collector = Collector::start().await;
     let export = [
         ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint()),
@@ -821,7 +821,7 @@ fn collect(value: &Value, expressions: &mut Vec<String>) {
 
 /// The documentation lists each status code of a rejected scrape, and no other.
 #[test]
-fn every_code_of_a_refused_scrape_is_documented() {
+fn every_code_of_a_rejected_scrape_is_documented() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/telemetry.md");
     let text = fs::read_to_string(path).unwrap();
     let (_, about) = text.split_once("(SubjectAccessReview). ").unwrap();

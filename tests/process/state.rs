@@ -135,7 +135,7 @@ fn caches(state: &Value) -> Vec<Value> {
 /// The leader reports its caches and failing objects, the standby the holder of the Lease. After a change of leader the roles
 /// are swapped. `doctor` prints the same in a few lines.
 #[tokio::test]
-async fn a_leader_and_a_standby_say_what_they_are_about() {
+async fn a_leader_and_a_standby_report_their_state() {
     let cluster = audited().await;
     let namespace = cluster.namespace("state").await;
     let foreign = ["create", "deployment", "taken", "--image=theirs"];
@@ -221,7 +221,7 @@ async fn a_leader_and_a_standby_say_what_they_are_about() {
 
 /// `/debug/state` returns 404 by default, and `doctor` reports that. It also reports a replica that does not run.
 #[tokio::test]
-async fn there_is_no_state_by_default() {
+async fn state_is_not_served_by_default() {
     let cluster = audited().await;
     let namespace = cluster.namespace("no-state").await;
     let mut controller = Controller::start(cluster, &["--namespace", &namespace]);
@@ -253,7 +253,7 @@ async fn age(addr: SocketAddr, kind: &str) -> f64 {
 
 /// A cache ages while its watch receives nothing, even if objects change. The first message makes it current again.
 #[tokio::test]
-async fn a_cache_is_as_old_as_what_its_watch_heard_last() {
+async fn the_age_of_a_cache_follows_its_watch() {
     const OLD: f64 = 3.;
     let cluster = audited().await;
     let namespace = cluster.namespace("age").await;

@@ -164,7 +164,7 @@ async fn a_second_signal_ends_it_although_the_log_is_stuck() {
 /// Lines are lost only while the pipe is not read. Each line is complete, a report counts the lines lost before it, and the
 /// last line arrives.
 #[tokio::test]
-async fn a_log_that_is_read_again_reports_what_is_missing() {
+async fn a_log_that_is_read_again_reports_lost_lines() {
     let (reader, writer) = pipe().unwrap();
     let mut scene = Scene::new("again", |command| {
         command

@@ -614,7 +614,7 @@ const ENDPOINT: (&str, &str) = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://127.0.0.
 /// An invalid variable without a safe default ends the program with exit code 2 and one line. Without an endpoint it is
 /// ignored.
 #[test]
-fn a_wrong_variable_is_refused() {
+fn an_invalid_variable_is_rejected() {
     for (name, value, line) in [
         (
             "OTEL_EXPORTER_OTLP_HEADERS",
@@ -878,7 +878,7 @@ async fn metrics(controller: &Controller) -> String {
 
 /// A collector that is down causes a loss of telemetry. The loss is counted and logged once, and so is the recovery.
 #[tokio::test]
-async fn a_collector_that_comes_back_gets_what_comes_then() {
+async fn a_recovered_collector_receives_later_telemetry() {
     let (cluster, mut collector) = tokio::join!(with_pods(), Collector::start());
     let namespace = cluster.namespace("back").await;
     let controller = controller(cluster, &namespace, &collector.endpoint(), |_| {});

@@ -177,7 +177,7 @@ fn after_good(fault: impl FnOnce(&mut Log)) -> Vec<String> {
 
 /// A second Deployment does not count as a delay, because the Foo already had its first one.
 #[test]
-fn a_deployment_that_comes_again_is_no_delay() {
+fn a_second_deployment_is_no_delay() {
     let mut log = Log::default();
     for resource in ["foos", "deployments", "deployments"] {
         let object = json!({ "metadata": { "name": "f" } });
@@ -229,7 +229,7 @@ fn i1_a_deletion_by_another_than_the_holder_is_found() {
 }
 
 #[test]
-fn i2_a_write_after_the_deadline_is_found_also_where_it_is_refused() {
+fn i2_a_rejected_write_after_the_deadline_is_found() {
     assert!(
         after_good(|log| {
             log.sleep(8);
@@ -308,7 +308,7 @@ fn i4_a_deployment_that_names_no_foo_is_found() {
 }
 
 #[test]
-fn i5_a_write_to_what_no_foo_controls_is_found() {
+fn i5_a_write_to_an_object_of_no_foo_is_found() {
     let fault = |log: &mut Log| log.deployment("b", "patch", "another", 2);
     assert_eq!(after_good(fault), ["I5"]);
     let fault = |log: &mut Log| {
@@ -345,7 +345,7 @@ fn i6_a_write_where_nothing_changed_is_found() {
 
 /// A resource type other than Foo has its own owned types and may write the finalizers of its objects.
 #[test]
-fn i5_another_kind_is_judged_by_what_is_its_own() {
+fn i5_another_resource_type_has_its_own_owned_types() {
     const OTHER: Work = Work {
         kind: "Other",
         primary: "others",
@@ -499,7 +499,7 @@ fn a_deleted_lease_excuses_the_previous_leader_until_its_deadline() {
 
 /// A lost response is counted, and is no violation.
 #[test]
-fn a_lease_write_whose_answer_was_lost_is_taken_into_account() {
+fn a_lease_write_with_a_lost_response_is_counted() {
     let mut log = Log::good();
     log.lease("b", "b_1", 2);
     log.status("b");

@@ -363,7 +363,7 @@ async fn former_differences_do_not_recur() {
 }
 
 #[test]
-fn the_same_requests_get_the_same_answers() {
+fn the_same_requests_get_the_same_responses() {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

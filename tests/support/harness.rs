@@ -34,7 +34,7 @@ async fn serves_kubectl_and_clients() {
 
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "a thing: not within 5s; last seen: Some(\"nothing\")")]
-async fn waiting_ends_at_its_deadline_and_says_what_it_saw() {
+async fn eventually_panics_at_its_deadline_with_the_last_state() {
     eventually(Duration::from_secs(5), "a thing", async || {
         Err::<(), _>("nothing")
     })
@@ -104,7 +104,7 @@ async fn audits_and_keeps_its_data_through_a_crash() {
 }
 
 #[tokio::test]
-async fn a_frozen_api_server_answers_after_the_thaw() {
+async fn a_frozen_api_server_responds_after_the_thaw() {
     let cluster = Cluster::start(Options::default());
     cluster.freeze_apiserver().await;
     assert!(

@@ -39,7 +39,7 @@ use tonic::transport::{Certificate, ClientTlsConfig};
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_collector_gives_back_what_was_sent() {
+async fn the_collector_returns_the_sent_data() {
     let collector = Collector::start().await;
     let sent = send_all(&collector.endpoint(), "foo-sample").await;
     let trace_id = sent.to_string();
@@ -85,7 +85,7 @@ async fn the_collector_gives_back_what_was_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_was_away_is_back_on_its_port_with_what_it_had() {
+async fn a_restarted_collector_keeps_its_port_and_data() {
     let mut collector = Collector::start().await;
     let endpoint = collector.endpoint();
     send(&endpoint, None, "before").await.unwrap();
@@ -131,7 +131,7 @@ async fn a_collector_with_tls_accepts_only_clients_that_trust_its_authority() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mocks_misbehave_as_they_say() {
+async fn mocks_have_the_configured_behaviour() {
     let after = Duration::from_millis(100);
     for behaviour in [
         Behaviour::Refuse,

@@ -214,7 +214,7 @@ fn name(module: &[String]) -> String {
 }
 
 #[test]
-fn each_room_imports_only_what_lies_below_it() {
+fn modules_import_only_lower_modules() {
     let mut sources = Sources::default();
     let lib = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
     sources.read(&Module::new(), &lib);

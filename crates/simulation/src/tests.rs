@@ -67,7 +67,7 @@ fn q3f_requests_are_paced_for_some_responses() {
 
 /// Every fault is tested on its own as well.
 #[test]
-fn each_fault_is_tried_by_itself() {
+fn each_fault_is_tested_alone() {
     let number = |fault: &Fault| match fault {
         Fault::Crash { .. } => 0,
         Fault::Freeze { .. } => 1,
@@ -183,7 +183,7 @@ fn printed_plans_compile() {
 
 /// Shrinking keeps an API server that a fault names.
 #[test]
-fn shrinking_leaves_what_is_named() {
+fn shrinking_keeps_the_named_api_server() {
     let killed = |step: &Step| matches!(step.what, What::Fault(Fault::Kill { server: 1 }, _));
     let mut plan = Plan::calm(1, 2, 3, seconds(10));
     plan.settings.workers = 4;
@@ -223,7 +223,7 @@ fn a_takeover_is_one() {
 
 /// The Deployment of the replicas is updated to other settings. The number of processes never falls below the desired number.
 #[test]
-fn p2_an_upgrade_is_got_over() {
+fn p2_an_upgrade_keeps_the_number_of_processes() {
     let [mut plan, _] = with_and_without(&[Fault::Compact], Duration::ZERO);
     plan.replicas = vec![Machine::SOUND; 3];
     let settings = Settings {
@@ -279,7 +279,7 @@ fn has_image(world: &World, image: &str) {
 /// The pods are replaced one after the other by pods with other settings. The clocks have different rates, the fencing
 /// component is installed, and users do not wait.
 #[test]
-fn p2_a_rolling_update_is_got_over() {
+fn p2_the_operator_survives_a_rolling_update() {
     let [mut plan, _] = with_and_without(&[Fault::Compact], Duration::ZERO);
     plan.fencing = true;
     plan.replicas = [(900, 0), (1000, 3_600_000), (1100, -3_600_000)]
@@ -353,7 +353,7 @@ fn found_by(invariant: &str, world: &World) -> Vec<Violation> {
 /// A write may land after the release only if its machine or its API server stood still in between. A pause of another machine
 /// or API server, or at another time, is no excuse.
 #[test]
-fn i1_only_what_a_write_met_on_its_way_makes_it_late() {
+fn i1_only_a_pause_during_a_write_excuses_a_late_write() {
     let (mut plan, leader) = handed_over();
     let (of_it, elsewhere) = (leader, 1 - leader);
     plan.fault(seconds(70), Fault::Suspend { replica: of_it }, seconds(1));

@@ -54,7 +54,7 @@ async fn a_status_names_the_newest_version_that_reads_the_same() {
 
 /// A Foo is up to date exactly if a reconcile would change nothing.
 #[tokio::test]
-async fn settled_is_what_needs_nothing() {
+async fn a_foo_is_up_to_date_if_a_reconcile_changes_nothing() {
     let changed = |change: &dyn Fn(&mut Object<Foo>, &mut Object<Deployment>)| {
         let (mut foo, mut deployment) = (foo(), deployment());
         let deployed = DeploymentState {

@@ -214,7 +214,7 @@ fn r5_counts_follow_the_deployment_with_every_error() {
 
 /// The Foo is Ready with the new Deployment, and Progressing reports the failed deletion of the old one.
 #[test]
-fn r11d_refused_deletion_does_not_make_the_foo_unready() {
+fn r11d_rejected_deletion_does_not_make_the_foo_unready() {
     let mut foo = foo();
     foo.view.status.deployment_name = Some("old".into());
     let refused = Error::DeletionFailed(
@@ -234,7 +234,7 @@ fn r11d_refused_deletion_does_not_make_the_foo_unready() {
 
 /// The hash of a status excludes transition times, and includes everything else.
 #[test]
-fn the_content_is_all_but_the_time() {
+fn the_status_hash_excludes_transition_times() {
     let status = reported(|_| {});
     let hash = |status: &FooStatus| {
         let mut hasher = std::hash::DefaultHasher::new();

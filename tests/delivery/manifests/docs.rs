@@ -333,7 +333,7 @@ fn every_alert_has_a_section() {
 /// Every code block has a tested type: commands are run ([`commands`]), configuration is parsed, and pictures are marked as
 /// text.
 #[test]
-fn every_block_is_of_a_kind_that_is_tried() {
+fn every_code_block_has_a_tested_type() {
     for Document { path, blocks, .. } in documents() {
         for (language, text) in blocks {
             match &*language {

@@ -54,7 +54,7 @@ spec:
 
 /// The pods of every rendering of `deploy/` leave users and groups to `OpenShift`.
 #[tokio::test]
-async fn openshift_takes_the_pods() {
+async fn openshift_accepts_the_pods() {
     let cluster = installed().await;
     let create = ["create", "namespace", "openshift"];
     cluster.kubectl(&create).await.success();
@@ -171,7 +171,7 @@ async fn an_overlay_has_settings_of_its_own() {
 
 /// A copy of `deploy/` needs `config/`. Without it, the error contains the missing folder, and `deploy/base` explains it.
 #[tokio::test]
-async fn a_copy_of_deploy_takes_config_along() {
+async fn a_copy_of_deploy_needs_config() {
     let copy = tempfile::tempdir().unwrap();
     let cp = |folder: &str| {
         let mut cp = Command::new("cp");

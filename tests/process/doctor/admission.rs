@@ -239,7 +239,7 @@ async fn serve(ready: Option<bool>) {
 /// A webhook that may block the controller's writes is listed with the cause. Other webhooks are not.
 #[allow(clippy::too_many_lines, reason = "a table")]
 #[tokio::test]
-async fn webhooks_in_the_way_are_named() {
+async fn blocking_webhooks_are_listed() {
     let _alone = judged().await;
     let leases = &["coordination.k8s.io/v1/leases"][..];
     let deployments = &["apps/v1/deployments"][..];

@@ -96,7 +96,7 @@ const WATCHES: [Query; 3] = [
 
 /// Compares queries after a compaction and a restart of the API server.
 #[tokio::test]
-async fn versions_that_are_gone_are_refused_alike() {
+async fn versions_that_are_gone_are_rejected_alike() {
     let cluster = Cluster::start(Options::default());
     if !cluster.has(STREAMED_LISTS).await {
         return;

@@ -116,7 +116,7 @@ async fn q3g_retry_after_of_the_earlier_deployment_is_honored() {
 
 /// Each write that is rejected with 403 triggers a review of the permissions.
 #[tokio::test]
-async fn every_refused_write_calls_for_a_check_of_the_rights() {
+async fn every_forbidden_write_triggers_a_review_of_permissions() {
     type Change = fn(&mut Object<Foo>, &mut Object<Deployment>);
     let changes: [(&str, Change); 7] = [
         ("POST deployments", |_, deployment| {
@@ -177,7 +177,7 @@ async fn every_refused_write_calls_for_a_check_of_the_rights() {
 /// A rejected status is not written again until the Foo changes. A forbidden status is retried: permissions may be restored
 /// without a notification.
 #[tokio::test(start_paused = true)]
-async fn a_refused_status_is_written_again_when_there_is_cause() {
+async fn a_rejected_status_is_retried_after_a_change_of_the_foo() {
     for code in [403, 422] {
         let (client, asked) = server(move |_, _, _| refusal(code, 0));
         let mut invalid = foo();
@@ -213,7 +213,7 @@ async fn a_refused_status_is_written_again_when_there_is_cause() {
 
 /// The status of an invalid Foo is retried after a rejection by a policy or a webhook, which may be removed at any time.
 #[tokio::test]
-async fn a_status_that_a_policy_refuses_is_written_when_the_policy_is_gone() {
+async fn a_status_rejected_by_a_policy_is_retried() {
     let policy = "foos \"foo\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'p' denied request: no";
     let webhook = "admission webhook \"w.example\" denied the request: not this week";
     let by_webhook = [400, 404, 409, 500].map(|code| (code, webhook));

@@ -6,7 +6,7 @@ use crate::foo::cached::made_for;
 /// Superseded are the Deployment that the status names, and Deployments that the controller created. Copies and Deployments of
 /// another Foo are not.
 #[tokio::test]
-async fn superseded_is_what_the_foo_had() {
+async fn superseded_deployments_are_those_of_the_foo() {
     let (client, _) = server(|_, _, _| (500, Value::Null));
     let mut renamed = foo();
     renamed.view.status.deployment_name = Some("served".into());

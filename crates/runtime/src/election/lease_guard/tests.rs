@@ -476,7 +476,7 @@ async fn h11_a_renewal_by_a_clock_that_stands_still_is_seen() {
 /// This includes a clock that is set back by more than a lease duration, and a previous clock that was ahead. A time that is
 /// too far ahead for a clock is an edit, and no write waits for it.
 #[tokio::test(start_paused = true)]
-async fn h11_a_renewal_by_a_slow_clock_is_seen() {
+async fn h11_a_renewal_by_a_clock_that_was_set_back_is_seen() {
     for (read, behind, is_later) in [
         (0, 20, true),
         (1800, 0, true),
