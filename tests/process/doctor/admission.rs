@@ -319,6 +319,15 @@ async fn blocking_webhooks_are_listed() {
             0,
             format!("ok webhooks on the Lease: matched by {id} (Ignore, 3s)"),
         ),
+        (
+            Some(true),
+            "Ignore",
+            30,
+            &["/v1/serviceaccounts"],
+            &up(ca),
+            0,
+            format!("ok webhooks on the Lease: matched by {id} (Ignore, 30s)"),
+        ),
         (None, "Fail", 1, deployments, &none, 1, refuses(gone)),
         (
             None,

@@ -37,7 +37,7 @@ use crate::{
         app::App,
         descriptors::Connections,
         environment::Host,
-        settings::{Config, LeaderElection},
+        settings::{Config, LeaderElection, MUTATION_TIMEOUT},
     },
     telemetry::metrics::Metrics,
 };
@@ -261,8 +261,9 @@ fn transport_of_lease(
     kube.connect_timeout = Some(call);
     kube.write_timeout = Some(call);
     // A watch of the Lease that is silent for two lease durations is stalled or useless. A single duration would be too short:
-    // a dead leader is silent until another replica takes the Lease after a whole duration.
-    kube.read_timeout = Some(settings.lease_duration * 2);
+    // a dead leader is silent until another replica takes the Lease after a whole duration. The write of the fencing record may
+    // be silent for longer: it waits for webhooks.
+    kube.read_timeout = Some(MUTATION_TIMEOUT.max(settings.lease_duration * 2));
     // The election sends few requests. They need no connection from the shared limit.
     let limits = Connections::new(usize::MAX);
     transport(&kube, credentials, settings, &limits)

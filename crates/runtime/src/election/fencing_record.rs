@@ -12,7 +12,13 @@
 
 use super::{identity::Identity, lease_guard::BypassGuard};
 use crate::{
-    config::{app::App, backoff::Backoff, environment::Host, settings::LeaderElection},
+    client::fence::permit::DEFAULT_WEBHOOK,
+    config::{
+        app::App,
+        backoff::Backoff,
+        environment::Host,
+        settings::{LeaderElection, MUTATION_TIMEOUT},
+    },
     telemetry::{log::log_once::OutageLog, state::FencingRecordState},
 };
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
@@ -46,8 +52,8 @@ pub(crate) fn account_key(app: &App) -> String {
     format!("{}/{ACCOUNT}", app.group)
 }
 
-/// Maximum number of requests of one assertion.
-const REQUESTS: u32 = 3;
+/// Maximum number of reads of one assertion. A write may follow.
+const READS: u32 = 2;
 
 /// Result of an assertion.
 #[derive(Debug)]
@@ -58,6 +64,8 @@ pub enum WriteOutcome {
     Written,
     /// There is no record, or no permission to read it: the component is not installed.
     NotInstalled(kube::Error),
+    /// The write had no response in time.
+    Unanswered,
     /// The Lease has no holder, or was deleted. The next renewal decides.
     Unheld,
     /// The Lease names this other holder.
@@ -77,6 +85,8 @@ pub struct FencingRecord {
     /// The Lease that must name the writer; `None` without an election.
     lease: Option<String>,
     identity: Identity,
+    /// Time limit of the write. It may outlast the term, because a late write is a conflict or followed by the successor's.
+    limit: Duration,
 }
 
 impl FencingRecord {
@@ -97,11 +107,12 @@ impl FencingRecord {
             namespace: namespace.to_owned(),
             lease: settings.enabled.then(|| settings.lease_name.clone()),
             identity: identity.clone(),
+            limit: DEFAULT_WEBHOOK,
         }
     }
 
-    /// Makes the record name this replica and this [`TERM`], in at most [`REQUESTS`] requests. Without the component, it sends
-    /// one request.
+    /// Makes the record name this replica and this [`TERM`], with at most [`READS`] reads and a write. Without the component, it
+    /// sends one request.
     ///
     /// # Errors
     /// The API server rejected a request, for example with a conflict, or did not respond.
@@ -132,7 +143,10 @@ impl FencingRecord {
         }});
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
         let patched = self.records.patch_metadata(&self.name, &params, &patch);
-        patched.await.map(|_| WriteOutcome::Written)
+        match timeout(self.limit, patched).await {
+            Ok(patched) => patched.map(|_| WriteOutcome::Written),
+            Err(_) => Ok(WriteOutcome::Unanswered),
+        }
     }
 
     /// Returns the holder of the Lease, or an empty string. The read bypasses the guard, because an attempt may be in progress.
@@ -170,7 +184,7 @@ pub struct FencingRecordWriter {
 }
 
 impl FencingRecordWriter {
-    /// Creates the assertions of `record`. Each request may take `call`.
+    /// Creates the assertions of `record`. Each read may take `call`.
     pub fn new(host: Host, record: FencingRecord, call: Duration, retry_period: Duration) -> Self {
         Self {
             host,
@@ -193,6 +207,7 @@ impl FencingRecordWriter {
         if !self.term.starts_with(&term) {
             self.stop();
             self.pauses.reset();
+            self.record.limit = DEFAULT_WEBHOOK;
         }
         self.due = Instant::now();
         self.term = term + &self.host.uuid().to_string();
@@ -209,7 +224,7 @@ impl FencingRecordWriter {
         }
         self.due = now + self.pauses.advance();
         let (record, term) = (self.record.clone(), self.term.clone());
-        let limit = self.call * REQUESTS;
+        let limit = self.limit();
         self.under_way.spawn(async move {
             let asserted = timeout(limit, record.assert(&term)).await;
             (term, asserted.ok())
@@ -219,6 +234,11 @@ impl FencingRecordWriter {
     /// Records that the fencing policy rejected a write: the record may name another replica.
     pub fn rejected(&mut self) {
         self.is = FencingRecordState::Pending;
+    }
+
+    /// Returns the time limit of an assertion.
+    fn limit(&self) -> Duration {
+        self.call * READS + self.record.limit
     }
 
     /// Returns the state of the record.
@@ -245,10 +265,17 @@ impl FencingRecordWriter {
                 Err(ended) => resume_unwind(ended.try_into_panic().ok()?),
             };
             match &asserted {
+                Some(Ok(WriteOutcome::Unanswered)) => {
+                    self.failed(
+                        "no answer to its write in time; does an admission webhook for serviceaccounts hang? \
+                         docs/operations.md, \"A webhook on leases\"",
+                    );
+                    self.record.limit = MUTATION_TIMEOUT;
+                }
                 Some(Ok(_)) => {}
                 Some(Err(error)) => self.failed(&error.to_string()),
                 None => {
-                    let limit = self.call * REQUESTS;
+                    let limit = self.limit();
                     self.failed(&format!("no answer from the API server in {limit:?}"));
                 }
             }
@@ -275,7 +302,7 @@ impl FencingRecordWriter {
                 self.is = FencingRecordState::NotInstalled;
                 self.due = Instant::now();
             }
-            WriteOutcome::Unheld => {}
+            WriteOutcome::Unanswered | WriteOutcome::Unheld => {}
             WriteOutcome::Deposed(holder) => return Some(holder),
         }
         None

@@ -407,6 +407,8 @@ enum Call {
     Create,
     /// A watch. Only its start is bounded in time.
     Watch,
+    /// PATCH of the fencing record, which may take longer than a renewal. Its sender limits the time.
+    Record,
     /// Any other request, such as a list or an event.
     Other,
 }
@@ -430,6 +432,7 @@ impl Call {
                 base: String::new(),
             },
             (&Method::POST, [.., "leases"]) if leases => Self::Create,
+            (&Method::PATCH, [.., "serviceaccounts", _]) => Self::Record,
             _ => Self::Other,
         }
     }
@@ -463,7 +466,10 @@ where
             Ok(conditional) => conditional,
             Err(error) => return Box::pin(future::ready(Err(error))),
         };
-        let timeout = guard.timeout;
+        let timeout = match call {
+            Call::Record => Duration::MAX,
+            _ => guard.timeout,
+        };
         let reply = inner.call(request);
         let reply = async move {
             let (parts, body) = reply.await.map_err(Into::into)?.into_parts();

@@ -163,6 +163,37 @@ async fn idle_connections_are_closed() {
     }
 }
 
+/// The write of the fencing record may wait for the slowest webhook, also with a short Lease.
+#[tokio::test]
+async fn r4d_the_client_of_the_election_waits_for_the_slowest_webhook() {
+    let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let mut kube = KubeConfig::new(
+        format!("http://{}", server.local_addr().unwrap())
+            .parse()
+            .unwrap(),
+    );
+    kube.root_cert = Some(Vec::new());
+    let election = LeaderElection {
+        lease_duration: Duration::from_secs(2),
+        renew_deadline: Duration::from_secs(1),
+        ..Config::shipped(&APP).leader_election
+    };
+    let client = Client::new(lease_transport(kube, &election).unwrap(), "default");
+    let write = Request::patch("/api/v1/namespaces/n/serviceaccounts/a");
+    let write = client.send(write.body(Body::empty()).unwrap());
+    let serve = async {
+        let (mut connection, _) = server.accept().await.unwrap();
+        assert!(connection.read(&mut [0; 4096]).await.unwrap() > 0);
+        tokio::time::pause();
+        sleep(Duration::from_secs(30)).await;
+        tokio::time::resume();
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        connection.write_all(answer).await.unwrap();
+    };
+    let (answered, ()) = tokio::join!(write, serve);
+    answered.unwrap();
+}
+
 /// A name has two addresses, and the first drops each packet. Both clients connect to the second, with all timings of the
 /// Lease.
 #[tokio::test(start_paused = true)]

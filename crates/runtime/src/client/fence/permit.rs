@@ -50,7 +50,7 @@ pub(crate) fn limit(room: Duration) -> Duration {
 }
 
 /// Default `timeoutSeconds` of a webhook (10 s), and time for the API server's work before and after the call.
-pub(super) const DEFAULT_WEBHOOK: Duration = Duration::from_millis(10_500);
+pub(crate) const DEFAULT_WEBHOOK: Duration = Duration::from_millis(10_500);
 
 /// Minimum time for the wait for a connection, if `room` is at least 2 s.
 const SHORTEST_WAIT: Duration = Duration::from_millis(250);

@@ -191,17 +191,29 @@ async fn lease_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
         let Some(judged) = judged(&writes, &[at], by) else {
             continue;
         };
-        match on_renewals(hook, &judged, renewal) {
+        let mut matched = writes.iter().filter(|it| by(it, &at.labels) > Judges::No);
+        let limit = if matched.any(is_renewal) {
+            renewal
+        } else {
+            MUTATION_TIMEOUT
+        };
+        match on_renewals(hook, &judged, limit) {
             Some((grade, text)) => found.push((grade, exclude(&text, "its namespaceSelector"))),
             None => well.push(hook.described()),
         }
     }
-    for (take, judged) in together(hooks, &writes, &[at], renewal) {
-        let text = format!(
-            "{take} for a write to {}, and a renewal times out after {renewal:?}: while they do not respond, no replica can lead",
-            judged.resources()
-        );
-        found.push(warning(exclude(&text, "each namespaceSelector")));
+    let (lease, record): (Vec<_>, Vec<_>) = writes.into_iter().partition(is_renewal);
+    for (write, writes, limit) in [
+        ("a renewal", lease, renewal),
+        ("this write", record, MUTATION_TIMEOUT),
+    ] {
+        for (take, judged) in together(hooks, &writes, &[at], limit) {
+            let text = format!(
+                "{take} for a write to {}, and {write} times out after {limit:?}: while they do not respond, no replica can lead",
+                judged.resources()
+            );
+            found.push(warning(exclude(&text, "each namespaceSelector")));
+        }
     }
     Ok(worst(found, || match well.len() {
         0 => ok("no webhook matches"),
@@ -228,6 +240,11 @@ async fn lease_writes(doctor: &Doctor, namespace: &str, name: &str) -> Result<Ve
         writes.push(to(kind, "UPDATE", &record, labels));
     }
     Ok(writes)
+}
+
+/// Whether a write renews the Lease. Otherwise, it is for the fencing record, which waits longer for webhooks.
+fn is_renewal(write: &Write) -> bool {
+    write.plural == "leases"
 }
 
 /// Returns the possible effect of a webhook on renewals.

@@ -206,6 +206,30 @@ async fn a_record_that_is_slow_closes_no_fence() {
     }
 }
 
+/// A webhook that hangs delays the write of the record by its timeout, also if that is the longest one. If the sum of several
+/// webhooks is longer, the log has the cause.
+#[tokio::test(start_paused = true)]
+async fn r4d_a_record_is_written_when_its_webhook_has_timed_out() {
+    for (seconds, within) in [(10, 11), (30, 45), (40, 0)] {
+        let api = FakeApi::released();
+        api.put_record(Some(json!({})));
+        let happens = move |_: &FakeApi, request: &Request<Body>| {
+            let is_judged = is_of_the_record(request) && request.method() == Method::PATCH;
+            sleep(Duration::from_secs(seconds) * u32::from(is_judged))
+        };
+        let (log, _guard) = logged(tracing::Level::WARN);
+        let mut a = Replica::behind(&api, "a", (LEASE, DEADLINE, RETRY), happens);
+        a.leads(true, CALL + SOON).await;
+        let is_written = within > 0;
+        sleep(Duration::from_secs(if is_written { within } else { 60 })).await;
+        assert_eq!(api.recorded() == "a_1", is_written, "{seconds} s");
+        assert_eq!(a.id(), Some(1), "{seconds} s");
+        let log = String::from_utf8(log.lock().clone()).unwrap();
+        let lines = log.matches("does an admission webhook for serviceaccounts hang?");
+        assert_eq!(lines.count(), usize::from(seconds > 10), "{log}");
+    }
+}
+
 /// Any response to the assertion, and a policy that rejects every write.
 #[tokio::test(start_paused = true)]
 async fn h14_requests_for_the_record_are_limited() {
