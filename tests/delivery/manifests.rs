@@ -1090,7 +1090,7 @@ async fn memory_is_enough_for_the_foos_that_are_documented() {
 
 /// The component `namespaced`, with the controller as the container runs it, and with the permissions of its account.
 #[tokio::test]
-async fn given_namespaces_are_all_that_it_reaches() {
+async fn the_controller_reaches_only_its_given_namespaces() {
     let cluster = installed().await;
     let overlay = namespaced();
     let objects = objects(overlay.path().to_str().unwrap()).await;

@@ -190,7 +190,7 @@ async fn with_clocks(
 /// One wall clock is an hour ahead, one is an hour behind, and one jumps between the two every two seconds.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes Debian's libfaketime"]
-async fn h5_wall_clocks_that_are_wrong_and_jump() {
+async fn h5_replicas_have_wrong_and_jumping_wall_clocks() {
     let jump = |fleet: &Fleet| {
         let clock = fleet.clock(2);
         let mut jumping = JoinSet::new();
@@ -211,7 +211,7 @@ async fn h5_wall_clocks_that_are_wrong_and_jump() {
 /// The clocks and timers of replicas run at different rates, so that one renews late and one early.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes Debian's libfaketime"]
-async fn h5_clocks_of_other_rates() {
+async fn h5_replicas_have_clocks_of_different_rates() {
     let rates = Clock::Rate(["+0 x0.9", "+0 x1.1", "+0"]);
     let [slow, fast, _] = with_clocks(rates, |_| JoinSet::new()).await;
     assert!(*slow.start() < -0.2 && *fast.end() > 0.2);

@@ -47,7 +47,7 @@ fn run(cluster: &Cluster, lease_namespace: &str, args: &[&str]) -> Controller {
 /// In a namespace whose webhook hangs, a Foo gets its Deployment as fast as kubectl creates one. Foos of another namespace are
 /// as fast as before.
 #[tokio::test]
-async fn q7_a_webhook_that_hangs_and_fails_open_holds_up_its_namespace_alone() {
+async fn q7_a_hanging_webhook_that_fails_open_delays_only_its_namespace() {
     const FOOS: usize = 60;
     /// Lower bound of the limit: below the delay that a hanging request would cause, above the noise of a busy machine.
     const FLOOR: Duration = Duration::from_secs(2);

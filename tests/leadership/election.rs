@@ -155,7 +155,7 @@ fn acquired(tried: &Tried) -> bool {
 }
 
 #[tokio::test]
-async fn h1_one_of_two_takes_a_free_lease() {
+async fn h1_one_of_two_replicas_takes_a_free_lease() {
     for guard in [true, false] {
         let arena = Arena::new().await;
         arena.released().await;
@@ -173,7 +173,7 @@ async fn h1_one_of_two_takes_a_free_lease() {
 }
 
 #[tokio::test]
-async fn h2_a_renewal_after_a_takeover_is_none() {
+async fn h2_a_renewal_after_a_takeover_fails() {
     for guard in [true, false] {
         let arena = Arena::new().await;
         arena.put(spec("a", SHORT, Duration::from_mins(1))).await;
@@ -355,7 +355,7 @@ async fn h9_an_identity_fits() {
 }
 
 #[tokio::test]
-async fn h10_one_of_two_creates_the_lease_and_it_is_neithers() {
+async fn h10_one_of_two_replicas_creates_the_lease_without_a_holder() {
     // The API server prevents two creations. For the loop, the conflict is a failed attempt.
     let arena = Arena::new().await;
     let (a, b) = (

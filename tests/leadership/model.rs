@@ -854,7 +854,7 @@ fn one_eligible_replica_acts_when_replicas_lose_eligibility() {
 /// creation is stored late.
 #[test]
 #[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
-fn h12_a_lease_that_is_created_with_a_holder_makes_two_act() {
+fn h12_creation_with_a_holder_makes_two_replicas_act() {
     for creation in [Creation::HeldAtOnce, Creation::HeldInTime] {
         found(
             Election {
@@ -868,7 +868,7 @@ fn h12_a_lease_that_is_created_with_a_holder_makes_two_act() {
 
 #[test]
 #[cfg_attr(debug_assertions, ignore = "for a build that is optimised")]
-fn without_the_guard_the_hazards_are_there() {
+fn without_the_guard_the_hazards_are_found() {
     let bare = Election {
         guard: false,
         wrong_clock: false,

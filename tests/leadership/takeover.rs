@@ -156,7 +156,7 @@ async fn holder(leases: &Api<Lease>) -> String {
 }
 
 #[tokio::test]
-async fn h12_at_the_first_start_of_all_one_leads_after_a_lease() {
+async fn h12_the_first_leader_starts_after_a_full_lease() {
     let namespace = shared().namespace("takeover").await;
     let config = shared().kube_config().await;
     let start = Instant::now();
@@ -204,7 +204,7 @@ async fn graceful_handover_causes_no_downtime() {
 }
 
 #[tokio::test]
-async fn a_crash_costs_the_lease_and_no_more() {
+async fn a_takeover_after_a_crash_takes_one_lease() {
     let (namespace, config, _) = namespace().await;
     let stand = |n: u32| Replica::stand(config.clone(), &namespace, &format!("r{n}"), Pace(5));
     let mut replicas: Vec<_> = (0..3).map(stand).collect();

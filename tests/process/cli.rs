@@ -402,7 +402,7 @@ fn help_groups_flags_and_shows_defaults() {
 }
 
 #[test]
-fn version_is_the_crates() {
+fn the_version_is_that_of_the_crate() {
     let output = program().arg("--version").output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(

@@ -148,7 +148,7 @@ async fn proxies_of_the_environment_are_not_used() {
 
 /// Each method to name the cluster, and their precedence.
 #[tokio::test]
-async fn p1_finds_its_cluster() {
+async fn p1_the_controller_finds_its_cluster() {
     let namespace = namespace("find").await;
     let good = shared().kubeconfig();
     let scope = format!("--namespace={namespace}");
@@ -481,7 +481,7 @@ async fn p3_every_retry_names_its_object_and_reason() {
 
 /// Without an API server, the controller logs that once, waits, and starts to work when the server is there.
 #[tokio::test]
-async fn waits_for_the_api_server() {
+async fn the_controller_waits_for_the_api_server() {
     let cluster = Cluster::start(Options::default());
     cluster.install_crd().await;
     cluster.kill_apiserver().await;
@@ -509,7 +509,7 @@ async fn waits_for_the_api_server() {
 /// Without the CRD, the log contains its name and the command to install it, and `/readyz` fails. The work starts when the CRD
 /// is installed.
 #[tokio::test]
-async fn waits_for_the_crd() {
+async fn the_controller_waits_for_the_crd() {
     let cluster = fragile().await;
     let cluster = cluster.as_ref().unwrap();
     let crd = ["delete", "crd", "foos.samplecontroller.k8s.io"];
@@ -533,7 +533,7 @@ async fn waits_for_the_crd() {
 
 /// While the API server does not respond, `/livez` succeeds and `/readyz` fails.
 #[tokio::test]
-async fn lives_before_it_is_ready() {
+async fn the_controller_is_live_before_it_is_ready() {
     let cluster = fragile().await;
     let cluster = cluster.as_ref().unwrap();
     cluster.install_crd().await;

@@ -191,7 +191,7 @@ fn labels(series: &str) -> BTreeSet<&str> {
 
 /// Every listed metric exists at the start, with the value 0, and no other metric does.
 #[tokio::test]
-async fn every_metric_is_there_from_the_start() {
+async fn every_metric_exists_from_the_start() {
     let scene = Scene::new("start", &[]).await;
     let scrape = scene.scrape().await;
     let listed = foo_controller::metrics().filter(|(title, _)| *title != OF_THE_SDK);

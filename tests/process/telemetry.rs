@@ -363,7 +363,7 @@ async fn an_election_is_traced() {
 
 /// Uses TLS with a private authority. Proxy variables of the environment are ignored.
 #[tokio::test]
-async fn exports_over_tls() {
+async fn telemetry_is_exported_over_tls() {
     let (cluster, collector) = tokio::join!(with_pods(), Collector::start_tls());
     let namespace = cluster.namespace("tls").await;
     let _controller = controller(cluster, &namespace, &collector.endpoint(), |command| {
@@ -386,7 +386,7 @@ async fn exports_over_tls() {
 
 /// The collector requires a client certificate. With one the export succeeds, without one it fails.
 #[tokio::test]
-async fn exports_with_a_certificate_of_its_own() {
+async fn telemetry_is_exported_with_a_client_certificate() {
     let (cluster, collector) = tokio::join!(with_pods(), Collector::start_mutual_tls());
     let namespace = cluster.namespace("mtls").await;
     let nameless = controller(cluster, &namespace, &collector.endpoint(), |command| {
@@ -412,7 +412,7 @@ async fn exports_with_a_certificate_of_its_own() {
 
 /// Variables for all signals and for a single one take effect. The exporter's own log records are not exported at any level.
 #[tokio::test]
-async fn variables_have_their_effect() {
+async fn variables_take_effect() {
     let cluster = with_pods().await;
     let namespace = cluster.namespace("variables").await;
     let ok = Behaviour::Answer(Duration::ZERO, 0);

@@ -11,7 +11,7 @@ use operator_testkit::cluster::{self, Cluster, Options, Ready, Supervisor, event
 const DEADLINE: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn serves_kubectl_and_clients() {
+async fn the_cluster_serves_kubectl_and_clients() {
     let namespace = shared().namespace("harness").await;
     let manifest = format!(
         r#"{{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {{"name": "it", "namespace": "{namespace}"}}}}"#
@@ -42,7 +42,7 @@ async fn eventually_panics_at_its_deadline_with_the_last_state() {
 }
 
 #[tokio::test]
-async fn audits_and_keeps_its_data_through_a_crash() {
+async fn the_api_server_audits_and_keeps_its_data_through_a_crash() {
     let cluster = Cluster::start(Options {
         audit: true,
         controllers: false,

@@ -172,7 +172,7 @@ async fn mocks_have_the_configured_behaviour() {
 }
 
 #[tokio::test]
-async fn a_black_hole_does_not_even_refuse() {
+async fn a_black_hole_accepts_no_connection() {
     let mock = Mock::start(Behaviour::BlackHole).await;
     let address = mock.endpoint().replace("http://", "");
     let connected = timeout(TIMEOUT, TcpStream::connect(address)).await;

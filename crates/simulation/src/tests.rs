@@ -207,7 +207,7 @@ const fn seconds(seconds: u64) -> Duration {
 
 /// Another replica leads after the crash. Otherwise the script would not test a takeover.
 #[test]
-fn a_takeover_is_one() {
+fn the_takeover_script_changes_the_leader() {
     let all = scripts::all().into_iter();
     let takeovers: Vec<_> = all.filter(|it| it.name.starts_with("takeover")).collect();
     assert_eq!(takeovers.len(), 2);

@@ -213,7 +213,7 @@ fn only_a_foo_can_be_the_owner() {
 
 /// A generation annotation is valid for one Foo and one Deployment name: not for another Foo, and not for a copy.
 #[test]
-fn a_generation_counts_for_the_foo_and_the_name_that_it_was_written_for() {
+fn a_generation_is_valid_for_one_foo_and_deployment_name() {
     let generation = |name: &str, owner: &str, made_for: &str| {
         object::<Deployment>(&format!(
                 "

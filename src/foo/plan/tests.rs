@@ -65,7 +65,7 @@ fn a3_unset_replicas_leave_the_deployment_alone() {
 }
 
 #[test]
-fn nothing_differs_nothing_is_written() {
+fn an_equal_deployment_has_no_difference() {
     assert_eq!(difference(&deployment()).unwrap(), None);
 }
 

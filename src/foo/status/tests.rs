@@ -279,7 +279,7 @@ fn an_unchanged_condition_keeps_its_transition_time() {
 
 /// Conditions of other clients stay in the status.
 #[test]
-fn conditions_of_others_stay() {
+fn conditions_of_other_clients_are_kept() {
     let mut foo = foo();
     foo.view.status = reported(|_| {});
     foo.view.status.conditions[0].type_ = "Audited".into();
@@ -438,7 +438,7 @@ fn a5c_failure_for_the_user_has_its_own_reason() {
 
 /// `Stalled` is removed with its cause.
 #[test]
-fn stalled_is_there_only_as_long_as_it_is_so() {
+fn stalled_is_removed_with_its_cause() {
     let mut foo = foo();
     foo.view.status = reported(|d| {
         (d.replicas, d.progress.failure) = (4, Some("no".into()));

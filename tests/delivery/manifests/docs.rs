@@ -123,7 +123,7 @@ pub fn documents() -> Vec<Document> {
 
 /// The file and heading of each link exist, and so does each path in inline code. README links every file of `docs/`.
 #[test]
-fn links_lead_somewhere() {
+fn linked_files_and_headings_exist() {
     const FOLDERS: [&str; 8] = [
         "docs", "tests", "benches", "crates", "deploy", "src", "xtask", ".github",
     ];

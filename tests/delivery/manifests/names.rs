@@ -91,7 +91,7 @@ async fn every_reference_follows_the_names_of_an_overlay() {
 /// The component `namespaced` over such an overlay, as its comment describes: its bindings refer to the account in the new
 /// namespace.
 #[tokio::test]
-async fn namespaces_are_given_over_other_names() {
+async fn namespaces_can_be_set_over_renamed_objects() {
     let (_inner, named) = renamed("base", &["fencing"], false);
     let copy = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let component = root().join("deploy/components/namespaced");

@@ -297,7 +297,7 @@ async fn no_list_is_streamed_where_none_can_be(
 
 /// A watch with one existing object and no changes delivers one bookmark 2 s before its end.
 #[tokio::test]
-async fn a_watch_ends_alike() {
+async fn the_simulated_watch_ends_like_the_real_one() {
     let cluster = &*CLUSTER;
     super::install(cluster).await;
     let namespace = format!("e-{}", uuid::Uuid::new_v4().simple());

@@ -84,7 +84,7 @@ pub async fn same_of(
 
 /// A terminating namespace accepts no new objects.
 #[tokio::test]
-async fn a_namespace_ends_alike() {
+async fn the_simulated_namespace_terminates_like_the_real_one() {
     let cluster = &*CLUSTER;
     super::install(cluster).await;
     let namespace = format!("t-{}", uuid::Uuid::new_v4().simple());
@@ -122,7 +122,7 @@ async fn a_namespace_ends_alike() {
 /// Compares all writes that the policy may match, for each user and each holder, including the messages.
 #[tokio::test]
 #[allow(clippy::too_many_lines, reason = "a list of writes")]
-async fn the_fencing_policy_judges_alike() {
+async fn the_simulated_fencing_policy_decides_like_the_real_one() {
     let cluster = &*CLUSTER;
     super::install(cluster).await;
     let namespace = format!("f-{}", uuid::Uuid::new_v4().simple());
@@ -340,7 +340,7 @@ async fn the_fencing_policy_judges_alike() {
 
 /// Compares reviews of a token and of its user's permission to read metrics. The operator sends both when it is scraped.
 #[tokio::test]
-async fn tokens_and_their_users_are_reviewed_alike() {
+async fn simulated_token_reviews_match_the_real_ones() {
     let cluster = &*CLUSTER;
     super::install(cluster).await;
     let namespace = format!("r-{}", uuid::Uuid::new_v4().simple());

@@ -728,7 +728,7 @@ mod tests {
 
     /// A list of one namespace does not affect another.
     #[test]
-    fn namespaces_are_listed_apart() {
+    fn a_list_of_one_namespace_does_not_affect_another() {
         let cache = Store::<Parent>::new(&[Some("a".into()), Some("b".into())]);
         for (scope, namespace) in ["a", "b"].into_iter().enumerate() {
             cache.list_begins(scope);
@@ -839,7 +839,7 @@ mod tests {
 
     /// After an etcd restore, versions are lower. The list replaces the content of the store.
     #[test]
-    fn a_list_may_go_back() {
+    fn a_list_with_lower_versions_replaces_the_store() {
         let cache = listed([at("n", "a", 100, "d")]);
         let key = Key::new("n", "a");
         cache.list_begins(0);

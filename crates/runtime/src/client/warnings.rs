@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_object_is_named() {
+    fn a_warning_names_the_object() {
         for (path, key, expected) in [
             (
                 "/apis/apps/v1/namespaces/n/deployments/a",
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn each_text_is_logged_once_and_not_without_number() {
+    fn each_warning_is_logged_once_and_their_number_is_limited() {
         let (lines, _guard) = logged(tracing::Level::INFO);
         let warnings = Warnings::default();
         let response = |text: &str| {

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn something_is_left_for_others_at_any_limit() {
+    fn connections_leave_descriptors_for_others_at_any_limit() {
         for (limit, expected) in [
             (0, (0, 0)),
             (64, (32, 16)),

@@ -155,7 +155,7 @@ mod tests {
 
     /// A value from a manifest may have blanks around it. A blank value counts as unset.
     #[test]
-    fn blanks_mean_nothing() {
+    fn blanks_around_values_are_ignored() {
         let set = [("A", " pod\n"), ("B", " "), ("C", "")];
         let host = Host::for_tests(set.map(|(name, value)| (name.into(), value.into())));
         let read = ["A", "B", "C", "D"].map(|name| host.variable(name));

@@ -427,7 +427,7 @@ mod tests {
 
     /// A type that is declared twice would have two stores, and only one of them would contain the responses to writes.
     #[tokio::test]
-    async fn a_kind_is_watched_once() {
+    async fn a_resource_type_is_watched_once() {
         let twice: [(Ask, &str); 4] = [
             (|builder| drop(builder.owns::<Child>()), "children"),
             (|builder| drop(builder.watches::<Child>()), "children"),

@@ -93,7 +93,7 @@ async fn q2_workers_reconcile_concurrently() {
 
 /// A panic causes a retry of its object. It affects neither the worker nor other objects.
 #[tokio::test(start_paused = true)]
-async fn q6_a_panic_is_one_objects_failure() {
+async fn q6_a_panic_retries_only_its_object() {
     let queue = queue();
     queue.add(key("bad"), Lane::Event);
     queue.add(key("good"), Lane::Event);
@@ -539,7 +539,7 @@ async fn q3d_resync_retries_an_object_after_ten_periods() {
 /// Resyncs are skipped while nothing changes. A change triggers a check of all objects. An object whose result is not cached is
 /// checked at each resync.
 #[tokio::test(start_paused = true)]
-async fn q4_nothing_is_looked_at_where_nothing_changes() {
+async fn q4_a_resync_is_skipped_while_nothing_changes() {
     const FOR_A_TIME: u64 = 4;
     let parents = Arc::new(Store::new(&[None]));
     let apply = |version: u64| {
@@ -721,7 +721,7 @@ async fn q5_no_work_before_both_caches_are_in_sync() {
 
 /// Reconciles run only during a term and end with it.
 #[tokio::test(start_paused = true)]
-async fn no_work_without_a_term() {
+async fn reconciles_run_only_during_a_term() {
     let server = server();
     server.let_children.add_permits(1);
     let mut health = Health::new(&Host::of_this_process());

@@ -141,7 +141,7 @@ mod tests {
     const UID: &str = "0b9b2f1c-7d6e-4c0a-9a3e-0d4c5b6a7f80";
 
     #[test]
-    fn is_pod_name_and_uid() {
+    fn the_identity_is_pod_name_and_uid() {
         assert_eq!(
             Identity::new("operator-abc", UID).unwrap().as_str(),
             format!("operator-abc_{UID}")

@@ -454,7 +454,7 @@ fn q6_a_response_that_panics_is_an_error() {
 /// A panic while an object is added leaves the store unchanged. A removal calls no method of the type: after a panic, it would
 /// be unclear whether the object is removed.
 #[test]
-fn q6_whichever_method_panics_a_store_is_whole() {
+fn q6_a_panic_in_any_method_leaves_the_store_consistent() {
     for method in [
         "Cached::references",
         "Cached::uid",

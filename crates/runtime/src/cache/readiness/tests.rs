@@ -64,7 +64,7 @@ async fn wait(time: Duration) {
 
 /// A scope is in sync after both initial lists and the first permission check.
 #[tokio::test(start_paused = true)]
-async fn q5_each_scope_is_in_sync_for_itself() {
+async fn q5_each_scope_syncs_independently() {
     let scopes = scopes(&["a", "b"]);
     let [in_a, in_b] = ["a", "b"].map(|namespace| Key::new(namespace, "thing"));
     scopes.informer(1, PRIMARY).synced();

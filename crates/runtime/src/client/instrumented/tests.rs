@@ -141,7 +141,7 @@ async fn a_request_within_no_span_can_be_left_out() {
 
 /// The URL contains the server's path and no credentials.
 #[test]
-fn a_url_begins_with_the_servers() {
+fn a_url_has_the_servers_path_and_no_credentials() {
     for (server, expected) in [
         ("https://api:6443", "https://api:6443"),
         ("https://u:p@h/k8s/clusters/c/", "https://h/k8s/clusters/c"),
@@ -154,7 +154,7 @@ fn a_url_begins_with_the_servers() {
 
 /// Span names contain no name that a user chose.
 #[test]
-fn a_path_has_a_shape() {
+fn span_names_contain_no_names_of_objects() {
     for (path, template, resource) in [
         (
             "/apis/apps/v1/namespaces/n/deployments/d",

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_is_the_reason() {
+    fn the_last_line_contains_the_reason() {
         assert_eq!(
             lines(&json!({})),
             [

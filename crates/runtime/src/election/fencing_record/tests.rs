@@ -137,7 +137,7 @@ async fn a_lease_without_a_holder_deposes_no_leader() {
 
 /// If the record keeps changing, the assertion is abandoned until the next one.
 #[tokio::test]
-async fn conflicts_end() {
+async fn repeated_conflicts_end_the_assertion() {
     let api = FakeApi::new();
     held_by(&api, "a");
     api.put_record(Some(json!({})));
@@ -195,7 +195,7 @@ async fn a_record_is_written_after_a_term_is_regained_or_replaced() {
 
 /// A long pause does not cause the first write of a term to be rejected.
 #[tokio::test(start_paused = true)]
-async fn a_term_does_not_wait_for_the_pause_of_one_that_lapsed() {
+async fn a_new_term_does_not_wait_for_the_pause_of_a_lapsed_one() {
     let api = FakeApi::new();
     api.mood(Mood::Fails(500));
     let mut its = assertions(&api);

@@ -125,7 +125,7 @@ async fn h1_a_bypassing_read_is_not_the_precondition_of_a_write() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h3_a_read_serves_one_write() {
+async fn h3_each_write_needs_a_read_of_its_own() {
     let api = FakeApi::new();
     api.put(&held("2020-01-01T00:00:00.000000Z"));
     let (_, leases) = guarded(&api);
@@ -285,7 +285,7 @@ async fn h5_a_response_older_than_the_watch_is_ignored() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h6_a_call_ends() {
+async fn h6_a_hanging_call_ends() {
     let api = FakeApi::new();
     let (_, leases) = guarded(&api);
     api.mood(Mood::Hangs);

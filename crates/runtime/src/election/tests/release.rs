@@ -121,7 +121,7 @@ async fn a_lease_acquired_by_an_ineligible_replica_is_released() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_that_can_do_a_part_leaves_the_lease_to_one_that_can_do_all() {
+async fn a_partially_eligible_replica_yields_to_a_fully_eligible_one() {
     let api = FakeApi::released();
     let mut part = Replica::able(&api, "part", Eligibility::Partial);
     let waited = part.leads(true, YIELD_DELAY + SOON).await;

@@ -34,7 +34,7 @@ async fn h12_a_leader_retakes_a_deleted_lease_in_another_term() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn h12_at_the_first_start_of_all_one_leads_after_a_lease() {
+async fn h12_the_first_leader_starts_after_a_full_lease() {
     let api = FakeApi::new();
     let mut replicas = ["a", "b", "c"].map(|name| Replica::run(&api, name));
     sleep(SOON).await;

@@ -318,7 +318,7 @@ async fn i5_an_object_of_another_controller_is_not_changed() {
 /// A patch of the finalizers contains the finalizers of other controllers. Its resourceVersion protects finalizers that are
 /// added concurrently.
 #[tokio::test]
-async fn the_finalizers_of_others_stay() {
+async fn finalizers_of_other_controllers_are_kept() {
     let server = Server::default();
     let harness = harness(
         &server,

@@ -453,7 +453,7 @@ fn dropped(metrics: &Metrics, reason: &str) -> u64 {
 /// Failures in several namespaces do not delay the events of other namespaces. After the failures, the delayed events are
 /// written in order, and none is lost.
 #[tokio::test(start_paused = true)]
-async fn r9_a_namespaces_events_hold_up_no_others() {
+async fn r9_events_of_one_namespace_do_not_delay_others() {
     for trouble in [
         Trouble::Fails,
         Trouble::Overloaded,
@@ -682,7 +682,7 @@ impl<S: tracing::Subscriber> Layer<S> for Warnings {
 
 /// An event has the time of its occurrence, however late it is written. A retry after a lost response writes the same event.
 #[tokio::test]
-async fn an_event_is_of_when_it_happened() {
+async fn an_event_has_the_time_of_its_occurrence() {
     let server = Server::default();
     let mut late = queued("it");
     late.time = "2026-01-01T00:00:00Z".parse().unwrap();

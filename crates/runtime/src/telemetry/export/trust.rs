@@ -289,7 +289,7 @@ mod tests {
     /// The kubelet replaces a directory behind a symlink; other tools write one file after the other. Files that match are
     /// used. For others the error is recorded, and the previous certificates stay in use.
     #[tokio::test]
-    async fn files_are_used_when_they_go_together() {
+    async fn certificates_are_used_only_with_their_keys() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         for version in ["one", "two"] {

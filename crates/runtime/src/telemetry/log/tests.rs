@@ -72,7 +72,7 @@ fn no_name_can_forge_a_line() {
 
 /// Both formats contain the same fields. In JSON, numbers stay numbers.
 #[test]
-fn both_formats_hold_the_same() {
+fn both_formats_contain_the_same_fields() {
     let log = |_: &LogLevel| info!(thing = %"ns/a", reason = Some("R"), attempt = 3, "said");
     let text = lines(false, &mut LogLevel::default(), log);
     let (time, rest) = text[0].split_once(' ').unwrap();
@@ -273,7 +273,7 @@ fn a_field_does_not_replace_a_reserved_key() {
 }
 
 /// The log lines of kube's client for a request that the API server rejects.
-fn what_kube_logs(level: &str) -> Vec<String> {
+fn lines_of_kube(level: &str) -> Vec<String> {
     let lines = lines_at(level, true, &mut LogLevel::default(), |_| {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().build().unwrap();
@@ -293,7 +293,7 @@ fn what_kube_logs(level: &str) -> Vec<String> {
 
 /// As documented: `kube` stands for the crates of kube, which are silent by default.
 #[test]
-fn kube_logs_where_it_is_set_to() {
+fn kube_logs_only_at_its_configured_level() {
     for level in [
         "info,kube=debug",
         "kube=debug",
@@ -301,11 +301,11 @@ fn kube_logs_where_it_is_set_to() {
         "info,kube_client=debug",
         "info,kube_client::client=debug",
     ] {
-        let lines = what_kube_logs(level);
+        let lines = lines_of_kube(level);
         assert!(!lines.is_empty(), "{level}");
     }
     for level in ["info", "trace", "info,kube=off", "debug,kube_runtime=debug"] {
-        let lines = what_kube_logs(level);
+        let lines = lines_of_kube(level);
         assert!(lines.is_empty(), "{level}: {lines:?}");
     }
 }

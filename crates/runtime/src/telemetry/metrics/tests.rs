@@ -27,7 +27,7 @@ fn about(metrics: &Metrics, accept: Option<&str>, name: &str) -> Vec<String> {
 
 /// Every series exists from the start, with the value 0.
 #[test]
-fn a_series_begins_with_0() {
+fn every_series_starts_at_0() {
     let (metrics, _provider) = metrics();
     let result = [KeyValue::new("result", "success")];
     let succeeded = metrics.counter(&table::RECONCILES, &result);
@@ -99,7 +99,7 @@ fn a_traced_value_is_an_exemplar() {
 
 /// The formats differ in the name of a counter's family, the last line and the content type.
 #[test]
-fn two_formats() {
+fn the_formats_differ_in_names_and_content_type() {
     let (metrics, _provider) = metrics();
     let _refusals = metrics.counter(&table::FENCE_REFUSALS, &[]);
     let (kind, text) = metrics.scrape(OPEN);

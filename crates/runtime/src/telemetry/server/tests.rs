@@ -72,7 +72,7 @@ async fn without_ipv6_the_default_is_ipv4() {
 
 /// The peer with the most connections loses its oldest. If peers have equally many, the oldest connection of all is lost.
 #[test]
-fn a_crowd_makes_way_for_the_others() {
+fn the_peer_with_the_most_connections_loses_its_oldest() {
     let peers = |text: &str| {
         let peers: Vec<_> = text.bytes().map(|b| IpAddr::from([10, 0, 0, b])).collect();
         crowding(peers.into_iter())

@@ -129,7 +129,7 @@ fn names(number: usize) -> Vec<String> {
 /// When a namespace starts to hang, other keys wait for a second, once. If several start together, other keys wait for the
 /// first attempts in each of them. The number of hanging keys, their arrival and their outcome make no difference.
 #[tokio::test(start_paused = true)]
-async fn q7_a_namespace_that_hangs_holds_up_others_once() {
+async fn q7_a_hanging_namespace_delays_others_once() {
     for (shape, fails) in SHAPES
         .iter()
         .flat_map(|shape| [(*shape, true), (*shape, false)])

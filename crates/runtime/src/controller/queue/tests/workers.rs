@@ -44,7 +44,7 @@ async fn a_key_wakes_one_worker() {
 
 /// After the cancellation of the worker that watches the next delayed key, another worker takes over.
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_get_passes_the_watch_on() {
+async fn another_worker_watches_the_delayed_key_after_a_cancellation() {
     let queue = queue();
     queue.add_after(1, Lane::Event, 10 * MS);
     let mut first = Box::pin(queue.get());

@@ -113,7 +113,7 @@ async fn an_export_costs_no_scrape() {
 
 /// Lost batches and rejected records are counted.
 #[tokio::test]
-async fn all_losses_are_counted() {
+async fn lost_batches_and_rejected_records_are_counted() {
     // The provider must outlive the scrape.
     let resource = opentelemetry_sdk::Resource::builder_empty().build();
     let (metrics, _provider) = Metrics::new(&APP, resource, None);
@@ -148,7 +148,7 @@ async fn all_losses_are_counted() {
 
 /// The first drop and the end of a burst are logged each time. Drops with short pauses are one burst.
 #[test]
-fn drops_are_logged_once_each_time() {
+fn each_burst_of_drops_is_logged_once() {
     let mut drops = Drops::default();
     let start = Instant::now();
     let mut at = |second, count| drops.counted(count, start + Duration::from_secs(second));
