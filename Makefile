@@ -101,6 +101,7 @@ nightly: test-built ## run the long tests: all faults at all scripts, new seeds 
 	$(MAKE) simulate SEEDS=20000 FROM=$$(date +%s)
 	$(MAKE) mutants
 	cargo test --locked --test integration -- --ignored --nocapture an_hour
+	cargo test --locked --workspace --features aws-lc-rs --lib --test integration -- tls:: certificates:: kubeconfig::
 
 $(DENY)/bin/cargo-deny:
 	tests/tools/install.sh cargo-deny 0.20.2

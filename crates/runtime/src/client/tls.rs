@@ -43,6 +43,7 @@ pub(super) fn connector<C>(
     identity: &Arc<Identity>,
     tcp: C,
 ) -> Result<Connector<C>, Error> {
+    let provider = provider();
     let mut tls = if kube.accept_invalid_certs {
         let mut kube = kube.clone();
         kube.auth_info = AuthInfo::default();
@@ -51,7 +52,7 @@ pub(super) fn connector<C>(
         let tls = kube.rustls_client_config();
         tls.map_err(|error| Error::new(error.to_string()))?
     } else {
-        let builder = ClientConfig::builder_with_provider(provider());
+        let builder = ClientConfig::builder_with_provider(provider);
         let builder = builder.with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| Error::new(error.to_string()))?;
         if kube.cluster_url.scheme_str() == Some("http") {

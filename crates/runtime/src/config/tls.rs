@@ -8,6 +8,10 @@
 
 use std::{error::Error as StdError, io, sync::Arc};
 
+#[cfg(feature = "aws-lc-rs")]
+use tokio_rustls::rustls::crypto::aws_lc_rs as library;
+#[cfg(not(feature = "aws-lc-rs"))]
+use tokio_rustls::rustls::crypto::ring as library;
 use tokio_rustls::rustls::{
     self, AlertDescription, CertificateError, DigitallySignedStruct, InconsistentKeys, OtherError,
     RootCertStore, SignatureScheme,
@@ -16,7 +20,7 @@ use tokio_rustls::rustls::{
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
         verify_server_name,
     },
-    crypto::{CryptoProvider, ring},
+    crypto::CryptoProvider,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime},
     server::ParsedCertificate,
     sign::CertifiedKey,
@@ -24,8 +28,12 @@ use tokio_rustls::rustls::{
 use tower::BoxError;
 
 /// Fix for an unsupported key or signature, for error messages.
-pub(crate) const SUPPORTED: &str = "supported are RSA of 2048 bits and more, ECDSA with P-256 or P-384 and SHA-256 or SHA-384, and \
-                                    Ed25519: reissue it as one of these";
+pub(crate) const SUPPORTED: &str = if cfg!(feature = "aws-lc-rs") {
+    "supported are RSA of 2048 bits and more, ECDSA with P-256, P-384 or P-521, and Ed25519: reissue it as one of these"
+} else {
+    "supported are RSA of 2048 bits and more, ECDSA with P-256 or P-384 and SHA-256 or SHA-384, and Ed25519: reissue it as one of \
+     these, or build with the feature aws-lc-rs"
+};
 
 /// Error of a certificate or key.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -38,8 +46,11 @@ impl Error {
     }
 }
 
+/// Returns the TLS library of this build, and makes it the default of the process: kube uses the default, and rustls has none if
+/// it contains both libraries.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
-    Arc::new(ring::default_provider())
+    let _ = library::default_provider().install_default();
+    Arc::new(library::default_provider())
 }
 
 /// The certificate authorities of a CA bundle. Verifies the certificates of servers.
@@ -137,7 +148,7 @@ fn explained(error: rustls::Error) -> rustls::Error {
         | E::UnsupportedSignatureAlgorithmForPublicKeyContext { .. } => {
             format!("it or one of its issuers has an unsupported signature algorithm; {SUPPORTED}")
         }
-        // ring reports a key that is too short as an invalid signature.
+        // A key that is too short is reported as an invalid signature.
         E::BadSignature => format!(
             "its signature or that of one of its issuers is invalid, or made with an RSA key of fewer than 2048 bits; {SUPPORTED}"
         ),
@@ -261,14 +272,11 @@ pub(crate) mod tests {
          -----END PRIVATE KEY-----\n",
     ];
 
-    /// A key that ring does not support.
-    pub const P521: &str = "-----BEGIN PRIVATE KEY-----\n\
-         MIHuAgEAMBAGByqGSM49AgEGBSuBBAAjBIHWMIHTAgEBBEIBsaWcp8CopGlLqMQA\n\
-         OUSRRV2eeyNBpzlV0+04+SMoVNstQFjJfG2wrKmGv5Rh+YhdyNuuk6VqLmkaau9B\n\
-         SgJ8yNyhgYkDgYYABAB1h2NRc0LBCOZFpMbG3MvMorsJR3EHz/Swt0AVPPPNIE9z\n\
-         A7TfAHTimr+0yMF6KigPc5GD677pgf6eLXIfK/IaHQBokG2Me5XRpdwv9ksX6P5B\n\
-         JCf6RcW1P4q0aME0YFDq4fCSH8nCwD/10J0uw8ygoOfkMe5wf4c/FLvVaI23UHTb\n\
-         Iw==\n\
+    /// A key of a type that rustls does not support: secp256k1.
+    pub const SECP256K1: &str = "-----BEGIN PRIVATE KEY-----\n\
+         MIGEAgEAMBAGByqGSM49AgEGBSuBBAAKBG0wawIBAQQgOB8lCLNzjW677dm7IA85\n\
+         OWJrSVfmE8rvqtgAhwiyyT2hRANCAAT3ZssEvwu9pCRQartGgYqEqxkzKqYG69Db\n\
+         GwT4X312KfCEJxR54HMBxd1iyOY3jTKbHXXJje09573f277y0ra2\n\
          -----END PRIVATE KEY-----\n";
 
     #[test]
@@ -315,7 +323,7 @@ pub(crate) mod tests {
         assert_eq!(mismatch, Some(PairError::Mismatch));
         let nonsense = of(vec![0].into(), key(VERSION_1[1]));
         assert_eq!(nonsense, Some(PairError::Certificate));
-        let unsupported = of(version_1, key(P521)).unwrap();
+        let unsupported = of(version_1, key(SECP256K1)).unwrap();
         assert!(unsupported.to_string().contains("P-256"), "{unsupported}");
     }
 }

@@ -22,6 +22,7 @@ use ring::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::{process::Child, time::Instant};
+use tokio_rustls::rustls;
 
 use super::ready::{Ready, bound_command};
 
@@ -355,6 +356,8 @@ async fn client(config: &Kubeconfig) -> Result<Client> {
         Config::from_custom_kubeconfig(config.clone(), &KubeConfigOptions::default()).await?;
     // The server is on loopback: ignore proxy variables.
     config.proxy_url = None;
+    // rustls has no default if the tests are built with a second TLS library.
+    let _ = rustls::crypto::ring::default_provider().install_default();
     Ok(Client::try_from(config)?)
 }
 

@@ -16,6 +16,7 @@ use crate::{
     api::failure::brief,
     cache::readiness::namespace::NamespaceName,
     client::cluster::is_pods_own,
+    config::tls,
     telemetry::state::{self, Cache, Failing, Lease, PATH, Queue, State, span},
 };
 
@@ -103,6 +104,7 @@ pub(crate) async fn ask<T: DeserializeOwned>(
     kube.root_cert = Some(Vec::new());
     kube.root_cert_file = None;
     kube.default_retry = false;
+    let _ = tls::provider();
     let client = Client::try_from(kube).map_err(|error| why(&error))?;
     let request = Request::get(target).body(Body::empty());
     let request = request.map_err(|error| error.to_string())?;

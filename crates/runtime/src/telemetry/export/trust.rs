@@ -272,7 +272,7 @@ mod tests {
     use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 
     use super::*;
-    use crate::config::tls::tests::{P521, VERSION_1};
+    use crate::config::tls::tests::{SECP256K1, VERSION_1};
 
     /// Writes a certificate and its key, as `crt` and `key`.
     fn write(folder: &Path) {
@@ -372,7 +372,7 @@ mod tests {
             });
             Env::new(variables)
         };
-        let error = Trust::new(&env(P521), Signal::Logs).err().unwrap();
+        let error = Trust::new(&env(SECP256K1), Signal::Logs).err().unwrap();
         let error = error.to_string();
         let key_type = "(environment variable): the type of the key is not supported; ";
         assert!(

@@ -245,7 +245,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::config::{app::tests::APP, tls::tests::P521};
+    use crate::config::{app::tests::APP, tls::tests::SECP256K1};
 
     /// Creates a directory with a certificate.
     fn folder() -> tempfile::TempDir {
@@ -264,7 +264,7 @@ mod tests {
     #[tokio::test]
     async fn a_key_of_an_unsupported_type_is_explained() {
         let folder = folder();
-        fs::write(folder.path().join(KEY), P521).unwrap();
+        fs::write(folder.path().join(KEY), SECP256K1).unwrap();
         let tls = Tls::new(&APP, Some(folder.path().into()), PERIOD).await;
         let error = tls.err().unwrap().to_string();
         let says = "cannot be used: the type of the key is not supported; ";
