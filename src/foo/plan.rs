@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 
-use operator_runtime::Key;
+use operator_runtime::{Key, Snapshot};
 
 use super::{
     api,
@@ -97,16 +97,13 @@ impl<'a> Desired<'a> {
     ///
     /// # Errors
     /// [`Error::ResourceExists`] if the Foo does not control the Deployment.
-    pub fn difference(&self, actual: &Deployment) -> Result<Option<Value>, Error> {
+    pub fn difference(&self, actual: &Snapshot<Deployment>) -> Result<Option<Value>, Error> {
         let owner = actual.owner.as_ref();
         if owner.is_none_or(|owner| *owner.uid != *self.foo_uid) {
             let name = self.key.name().to_owned();
             return Err(Error::ResourceExists(name, self.adoption(actual)));
         }
-        if actual.deleting {
-            return Ok(None);
-        }
-        Ok(self.patch(actual))
+        Ok(self.plan(actual))
     }
 
     /// Returns the command for the user to adopt the Deployment, or an empty text if it cannot be adopted.
@@ -141,7 +138,10 @@ impl<'a> Desired<'a> {
     /// Returns the [difference](Self::difference) of a Deployment that the Foo is known to control.
     #[must_use]
     pub fn plan(&self, actual: &Deployment) -> Option<Value> {
-        self.difference(actual).ok().flatten()
+        if actual.deleting {
+            return None;
+        }
+        self.patch(actual)
     }
 
     /// Returns the desired state for the Deployment of an earlier name. Use it only to [scale](Self::scale).
@@ -232,7 +232,6 @@ impl<'a> Desired<'a> {
         // Destructured without `..`, so that each new field is compared or ignored deliberately.
         let Deployment {
             uid: _,
-            owner: _,
             deleting: _,
             generation: _,
             foo_generation: _,

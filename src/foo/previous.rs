@@ -1,7 +1,5 @@
 //! The Deployments of earlier names. Decides which Deployment serves, which one is scaled, and which ones are deleted.
 
-use std::sync::Arc;
-
 use operator_runtime::{ApiError, Key, Snapshot};
 
 use super::{
@@ -45,24 +43,23 @@ impl FooReconciler {
     ) -> Option<Serving> {
         let name = foo.spec.as_ref().map(|spec| &*spec.deployment_name);
         let wanted = key.sibling(name.unwrap_or_default());
-        let view = match deployed {
-            Some(deployed) => Some(Arc::clone(&deployed.view)),
-            None => self.deployments.store().get(&wanted).map(|it| it.view),
+        let actual = match deployed {
+            Some(deployed) => Some(deployed.actual.clone()),
+            None => self.deployments.store().get(&wanted),
         };
-        let view = view.filter(|view| is_controlled_by(view, foo));
-        if let Some(view) = view
-            .as_ref()
-            .filter(|view| error.is_none() && view.is_complete())
-        {
-            let view = Arc::clone(view);
-            return Some(Serving { key: wanted, view });
+        let actual = actual.filter(|actual| actual.is_controlled_by(foo));
+        let is_complete = |actual: &Snapshot<Deployment>| error.is_none() && actual.is_complete();
+        let is_complete = actual.as_ref().is_some_and(is_complete);
+        let serving = |(key, actual): (_, Snapshot<_>)| Serving {
+            key,
+            view: actual.view,
+        };
+        let specified = actual.map(|actual| serving((wanted.clone(), actual)));
+        if is_complete {
+            return specified;
         }
         let earlier = self.earlier(key, foo, &wanted).into_iter().next();
-        let earlier = earlier.map(|(key, old)| Serving {
-            key,
-            view: old.view,
-        });
-        let specified = view.map(|view| Serving { key: wanted, view });
+        let earlier = earlier.map(serving);
         Serving::of(foo, specified, earlier, error)
     }
 
@@ -79,7 +76,7 @@ impl FooReconciler {
     ) -> Option<Correction<'a>> {
         use ApiError::{Contested, Denied, Rejected, TimedOut};
         let is_to_come = match deployed {
-            Ok(new) => !new.view.is_complete(),
+            Ok(new) => !new.actual.is_complete(),
             Err(error) => matches!(
                 error,
                 Error::ResourceExists(..)
@@ -117,12 +114,12 @@ impl FooReconciler {
     ) -> Vec<(Key, Snapshot<Deployment>)> {
         let deployments = self.deployments.store();
         let served = |old: &Key| foo.status.deployment_name.as_deref() == Some(old.name());
-        let others = deployments.referrers(key).into_iter();
+        let others = deployments.controlled_by::<Foo>(key).into_iter();
         let others = others.filter(|old| old != wanted);
         let there = others.filter_map(|old| deployments.get(&old).map(|actual| (old, actual)));
         let mut earlier: Vec<_> = there
             .filter(|(old, actual)| {
-                is_controlled_by(&actual.view, foo)
+                actual.is_controlled_by(foo)
                     && (actual.view.foo_generation.is_some() || served(old))
             })
             .collect();
@@ -137,7 +134,7 @@ impl FooReconciler {
         foo: &Foo,
         new: &DeploymentState,
     ) -> Vec<(Key, Snapshot<Deployment>)> {
-        if !new.view.is_complete() {
+        if !new.actual.is_complete() {
             return Vec::new();
         }
         let mut earlier = self.earlier(key, foo, &new.key);
@@ -146,11 +143,4 @@ impl FooReconciler {
         });
         earlier
     }
-}
-
-/// Whether the Foo controls the Deployment.
-#[must_use]
-pub fn is_controlled_by(deployment: &Deployment, foo: &Foo) -> bool {
-    let owner = deployment.owner.as_ref();
-    owner.is_some_and(|owner| owner.uid == foo.uid)
 }

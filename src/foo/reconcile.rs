@@ -16,7 +16,7 @@ use super::{
     cached::{Deployment, Foo},
     error::Error,
     plan::Desired,
-    previous::{FollowUp, is_controlled_by},
+    previous::FollowUp,
     rollouts::Rollouts,
     status::{self, DeploymentState},
 };
@@ -166,7 +166,7 @@ impl FooReconciler {
                 let manifest = desired.manifest(replaced.map(|(_, old)| old.view).as_deref());
                 let created = self.deployments.create(cx, &desired.key, &manifest);
                 Ok(DeploymentState {
-                    view: created.await?,
+                    actual: created.await?,
                     key: desired.key,
                     changed: true,
                     overruled: None,
@@ -193,7 +193,7 @@ impl FooReconciler {
                 Ok(DeploymentState {
                     is_queued: desired.keeps_template(),
                     key: desired.key,
-                    view: patched.view,
+                    actual: patched.actual,
                     changed: patched.changed,
                     overruled,
                 })
@@ -234,7 +234,7 @@ impl FooReconciler {
             return Ok(Change::Create(desired));
         };
         let is_needed = |patch: &Value| (self.deployments).is_needed(&desired.key, &actual, patch);
-        match desired.difference(&actual.view)? {
+        match desired.difference(&actual)? {
             Some(patch) if is_needed(&patch) => Ok(Change::Patch(Correction {
                 desired,
                 actual,
@@ -244,7 +244,7 @@ impl FooReconciler {
                 is_queued: desired.keeps_template(),
                 overruled: difference.map(|it| overruled(desired.key.name(), &it)),
                 key: desired.key,
-                view: actual.view,
+                actual,
                 changed: false,
             })),
         }
@@ -276,7 +276,7 @@ impl FooReconciler {
         };
         self.foos.verify_current(cx, foo).await.map_err(failed)?;
         let new = self.deployments.get_live(cx, new).await.map_err(failed)?;
-        if !new.is_some_and(|new| is_controlled_by(&new, &foo.view) && new.is_complete()) {
+        if !new.is_some_and(|new| new.is_controlled_by(&*foo.view) && new.is_complete()) {
             return Err(ApiError::Conflict.into());
         }
         let deleted = self.deployments.delete(cx, old, actual).await;

@@ -2,7 +2,7 @@
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
-use operator_runtime::{ApiError, Event, Failure as _, Key, condition};
+use operator_runtime::{ApiError, Event, Failure as _, Key, Snapshot, condition};
 
 use super::{
     api::FooStatus,
@@ -16,7 +16,7 @@ pub struct DeploymentState {
     /// The Deployment's key.
     pub key: Key,
     /// The current Deployment.
-    pub view: std::sync::Arc<Deployment>,
+    pub actual: Snapshot<Deployment>,
     /// Whether the reconcile wrote it.
     pub changed: bool,
     /// [`ApiError::Overruled`] if admission keeps the Deployment from its desired state.
@@ -167,7 +167,7 @@ fn verdicts(
     deployed: &DeploymentState,
     serving: Option<&Serving>,
 ) -> (Verdict, Verdict) {
-    let (view, name) = (&deployed.view, deployed.key.name());
+    let (view, name) = (&deployed.actual.view, deployed.key.name());
     let asked = foo.spec.as_ref().ok().and_then(|spec| spec.replicas);
     let wanted = asked.unwrap_or(view.replicas);
     let overruled = deployed.overruled.as_ref();

@@ -14,7 +14,7 @@ use k8s_openapi::{
 use kube::{CustomResource, CustomResourceExt as _};
 use operator_runtime::{
     Action, ApiError, App, Builder, Context, Custom, Dependent, Event, Failure as _, Fields,
-    Finalizer, Key, Kind, Reconciler, Snapshot, Spec, Store, Writer, condition,
+    Finalizer, Key, Kind, Reconciler, References, Snapshot, Spec, Store, Writer, condition,
     config::{self, Rule},
 };
 use schemars::JsonSchema;
@@ -78,9 +78,11 @@ impl Spec for RelaySpec {
     const KIND: Kind = Kind::custom("example.com", "v1", "Relay", "relays");
     type Status = RelayStatus;
 
-    /// The owned objects, which have the name of the Relay, and the Secret.
-    fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        [name, &*self.secret_name].into_iter()
+    /// The Secret, and the objects of the Relay's name, because another owner may have them.
+    fn references(&self, to: &mut References<'_>) {
+        to.sibling::<Dependent<Configuration>>(to.key().name());
+        to.sibling::<Dependent<Address>>(to.key().name());
+        to.sibling::<Dependent<Credentials>>(&self.secret_name);
     }
 
     fn observed_generation(status: &RelayStatus) -> Option<i64> {
@@ -95,7 +97,6 @@ struct Configuration {
 
 impl Fields for Configuration {
     const KIND: Kind = Kind::of::<ConfigMap>();
-    const OWNER: Option<Kind> = Some(RelaySpec::KIND);
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
@@ -105,7 +106,6 @@ struct Address {
 
 impl Fields for Address {
     const KIND: Kind = Kind::of::<Service>();
-    const OWNER: Option<Kind> = Some(RelaySpec::KIND);
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]

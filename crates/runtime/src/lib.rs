@@ -51,7 +51,7 @@
 //! use kube::{CustomResource, CustomResourceExt as _};
 //! use operator_runtime::{
 //!     Action, ApiError, App, Builder, Context, Custom, Dependent, Event, Failure, Fields, Kind,
-//!     Reconciler, Retry, Snapshot, Spec, Writer,
+//!     Reconciler, References, Retry, Snapshot, Spec, Writer,
 //! };
 //! use schemars::JsonSchema;
 //! use serde::{Deserialize, Serialize};
@@ -86,9 +86,9 @@
 //!     const KIND: Kind = Kind::custom("example.com", "v1", "Greeting", "greetings");
 //!     type Status = GreetingStatus;
 //!
-//!     // The ConfigMap of the same name. Each change of it enqueues the Greeting.
-//!     fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-//!         std::iter::once(name)
+//!     // The ConfigMap of the same name. Each change of it enqueues the Greeting, even if the Greeting does not control it.
+//!     fn references(&self, to: &mut References<'_>) {
+//!         to.sibling::<ConfigMap>(to.key().name());
 //!     }
 //!     fn observed_generation(status: &GreetingStatus) -> Option<i64> {
 //!         status.observed_generation
@@ -102,7 +102,6 @@
 //!
 //! impl Fields for Data {
 //!     const KIND: Kind = Kind::of::<core::ConfigMap>();
-//!     const OWNER: Option<Kind> = Some(GreetingSpec::KIND);
 //! }
 //!
 //! type ConfigMap = Dependent<Data>;
@@ -297,8 +296,9 @@ pub use api::{
     key::Key,
     kind::Kind,
     names as dns,
-    object::{Cached, Field, Finalizable, Meta, Metadata, Object, Owner, OwnerReference, Primary},
+    object::{Cached, Field, Finalizable, Meta, Metadata, Object, Primary},
     plain::{Custom, Dependent, Fields, Spec, condition},
+    reference::{Owner, OwnerReference, References},
 };
 pub use cache::store::{Snapshot, Store};
 pub use client::transport;

@@ -7,10 +7,8 @@ use std::{
 };
 
 use k8s_openapi::api::apps::v1 as apps;
-use operator_runtime::{Cached, Field, Kind, Meta, Metadata, Owner, brief};
+use operator_runtime::{Cached, Field, Kind, Meta, Metadata, brief};
 use serde::Deserialize;
-
-use super::foo::Foo;
 
 /// The name of the pod's only container.
 pub const CONTAINER: &str = "nginx";
@@ -38,8 +36,6 @@ pub fn made_for(foo_uid: &str, deployment: &str) -> String {
 pub struct Deployment {
     /// `metadata.uid`.
     pub uid: Box<str>,
-    /// The Foo that controls it, if one does.
-    pub owner: Option<Owner>,
     /// Whether it is being deleted.
     pub deleting: bool,
     /// `metadata.generation`.
@@ -257,19 +253,17 @@ impl Cached for Deployment {
         let metadata = &mut wire.metadata;
         let (spec, status) = (wire.spec.or_default(), wire.status.or_default());
         let labels = Arc::new(std::mem::take(&mut metadata.labels).or_default());
-        let is_controlled = metadata.is_controlled();
-        let owner = metadata.take_owner(&Foo::KIND);
         let annotations = std::mem::take(&mut metadata.annotations).or_default();
         let generation = std::mem::take(&mut metadata.generation).or_default();
+        let uid = std::mem::take(&mut metadata.uid);
+        let owner = metadata.owner();
         let view = Self {
-            uid: std::mem::take(&mut metadata.uid),
+            uid,
             foo_generation: owner
-                .as_ref()
                 .and_then(|owner| annotations.generation_for(&owner.uid, &metadata.name)),
-            owner,
             deleting: metadata.deleting,
             generation,
-            orphaned: !is_controlled
+            orphaned: owner.is_none()
                 && annotations.generation.is_some()
                 && annotations.made_for.is_some(),
             paused: spec.paused,
@@ -303,21 +297,11 @@ impl Cached for Deployment {
         &self.uid
     }
 
-    /// The controlling Foo.
-    fn references(&self) -> impl Iterator<Item = &str> {
-        self.owner.iter().map(|owner| &*owner.name)
-    }
-
-    fn owner(&self) -> Option<&Owner> {
-        self.owner.as_ref()
-    }
-
     /// Excludes the progress of the rollout, which is not a change by a client. Hashes more than the generation, because an
     /// etcd restore reuses generations. Destructured without `..`, so that each new field is hashed or ignored deliberately.
     fn content(&self, state: &mut impl Hasher) {
         let Self {
             uid: _,
-            owner: _,
             deleting: _,
             generation,
             foo_generation: _,

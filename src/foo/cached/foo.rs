@@ -4,9 +4,12 @@ use std::hash::{Hash, Hasher};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use opentelemetry::trace::SpanContext;
-use operator_runtime::{Cached, Field, Kind, Meta, Metadata, Primary, telemetry::trace};
+use operator_runtime::{
+    Cached, Field, Kind, Meta, Metadata, Primary, References, telemetry::trace,
+};
 use serde::{Deserialize, de::IgnoredAny};
 
+use super::deployment::Deployment;
 use crate::foo::api::{self, FooSpec, FooStatus};
 
 /// The cached form of a Foo.
@@ -75,13 +78,11 @@ impl Cached for Foo {
     }
 
     /// The specified Deployment, and the Deployment that the status names, which serves until the specified one is available.
-    fn references(&self) -> impl Iterator<Item = &str> {
-        let wanted = self.spec.as_ref().ok();
-        let wanted = wanted.map(|spec| spec.deployment_name.as_str());
-        let served = self.status.deployment_name.as_deref();
-        wanted
-            .into_iter()
-            .chain(served.filter(move |served| Some(*served) != wanted))
+    fn references(&self, to: &mut References<'_>) {
+        let wanted = self.spec.iter().map(|spec| &spec.deployment_name);
+        for name in wanted.chain(&self.status.deployment_name) {
+            to.sibling::<Deployment>(name);
+        }
     }
 
     /// The spec is hashed with the generation, because an etcd restore reuses generations.

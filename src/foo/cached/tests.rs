@@ -116,7 +116,7 @@ fn r7_no_field_can_make_an_object_undecodable() {
             "availableReplicas": 3, "conditions": [{ "type": "t", "reason": "r" }] },
     });
     for (place, deployment) in any_field_is::<Deployment>(&deployment, &values) {
-        let owner = &deployment.view.owner;
+        let owner = &deployment.owner;
         let is_kept = owner.as_ref().is_some_and(|owner| &*owner.name == "foo");
         let elsewhere = ["/metadata/ownerReferences/1", "/metadata/ownerReferences"];
         assert!(
@@ -176,39 +176,6 @@ fn places(value: &Value, place: &str) -> Vec<String> {
         [place].into_iter().chain(deeper)
     });
     below.collect()
-}
-
-/// Only a controller reference to a Foo of the controller's API group counts, in any version.
-#[test]
-fn only_a_foo_can_be_the_owner() {
-    let owner = |reference: &str| {
-        let yaml = format!(
-                "
-                metadata: {{name: d, namespace: n, uid: u, resourceVersion: '1', ownerReferences: [{reference}]}}
-                spec: {{template: {{}}}}"
-            );
-        object::<Deployment>(&yaml)
-            .view
-            .owner
-            .map(|owner| owner.name)
-    };
-    let foo = |group: &str, kind: &str, controller: bool| {
-        format!(
-            "{{apiVersion: {group}/v1alpha1, kind: {kind}, name: f, uid: u, controller: {controller}}}"
-        )
-    };
-    assert_eq!(
-        owner(&foo("samplecontroller.k8s.io", "Foo", true)).as_deref(),
-        Some("f")
-    );
-    assert_eq!(owner(&foo("samplecontroller.k8s.io", "Foo", false)), None);
-    assert_eq!(owner(&foo("samplecontroller.k8s.io", "Bar", true)), None);
-    assert_eq!(owner(&foo("other.example.org", "Foo", true)), None);
-    assert_eq!(
-        owner("{apiVersion: v1, kind: Foo, name: f, uid: u, controller: true}"),
-        None
-    );
-    assert_eq!(owner(""), None);
 }
 
 /// A generation annotation is valid for one Foo and one Deployment name: not for another Foo, and not for a copy.

@@ -9,7 +9,10 @@ use std::{convert::Infallible, ops::Deref, time::Duration};
 use http::Method;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
-use operator_runtime::{Object, testing::Harness};
+use operator_runtime::{
+    Object,
+    testing::{Harness, snapshot},
+};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::time::timeout;
@@ -59,7 +62,7 @@ async fn a_foo_is_up_to_date_if_a_reconcile_changes_nothing() {
         let (mut foo, mut deployment) = (foo(), deployment());
         let deployed = DeploymentState {
             key: deployment.key.clone(),
-            view: deployment.view.clone().into(),
+            actual: snapshot::<Foo, _>(deployment.clone()),
             changed: false,
             overruled: None,
             is_queued: false,
@@ -67,7 +70,7 @@ async fn a_foo_is_up_to_date_if_a_reconcile_changes_nothing() {
         let now = Timestamp::now();
         let serving = Serving {
             key: deployment.key.clone(),
-            view: Arc::clone(&deployed.view),
+            view: Arc::clone(&deployed.actual.view),
         };
         let status = status::of(&foo.view, Some(&deployed), Some(&serving), None, now);
         foo.view.status = status.unwrap();
@@ -83,7 +86,7 @@ async fn a_foo_is_up_to_date_if_a_reconcile_changes_nothing() {
     assert!(!changed(&|foo, _| foo.view.status = FooStatus::default()).is_up_to_date(key));
     assert!(!changed(&|_, deployment| deployment.view.replicas = 5).is_up_to_date(key));
     assert!(!changed(&|_, deployment| deployment.view.progress.available = 1).is_up_to_date(key));
-    assert!(!changed(&|_, deployment| deployment.view.owner = None).is_up_to_date(key));
+    assert!(!changed(&|_, deployment| deployment.owner = None).is_up_to_date(key));
     assert!(!changed(&|_, deployment| deployment.key = key.sibling("other")).is_up_to_date(key));
 
     // The result holds until the Foo or the Deployment changes.
@@ -119,7 +122,7 @@ async fn a_foo_is_up_to_date_if_a_reconcile_changes_nothing() {
 #[tokio::test]
 async fn the_serving_deployment_is_checked_though_the_spec_cannot_be_applied() {
     type Change = fn(&mut Object<Foo>, &mut Object<Deployment>);
-    let foreign: Change = |_, wanted| wanted.view.owner = None;
+    let foreign: Change = |_, wanted| wanted.owner = None;
     let invalid: Change = |foo, _| {
         let spec = foo.view.spec.as_mut().unwrap();
         spec.deployment_name.clear();

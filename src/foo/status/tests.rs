@@ -2,7 +2,7 @@
 
 use std::{hash::Hasher as _, sync::Arc, time::Duration};
 
-use operator_runtime::{Primary as _, Retry};
+use operator_runtime::{Primary as _, Retry, testing::snapshot};
 
 use super::super::fixtures::{deployment, foo};
 use super::*;
@@ -14,8 +14,8 @@ fn deployed(change: impl FnOnce(&mut Deployment)) -> DeploymentState {
     let mut object = deployment();
     change(&mut object.view);
     DeploymentState {
-        key: object.key,
-        view: object.view.into(),
+        key: object.key.clone(),
+        actual: snapshot::<Foo, _>(object),
         changed: false,
         overruled: None,
         is_queued: false,
@@ -34,7 +34,7 @@ fn conditions(status: &FooStatus) -> Vec<String> {
 fn serving(deployed: &DeploymentState) -> Serving {
     Serving {
         key: deployed.key.clone(),
-        view: Arc::clone(&deployed.view),
+        view: Arc::clone(&deployed.actual.view),
     }
 }
 

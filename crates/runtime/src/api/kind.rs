@@ -55,6 +55,11 @@ impl Kind {
         }
     }
 
+    /// Returns whether both are the same resource type, in any version.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        (self.group, self.plural) == (other.group, other.plural)
+    }
+
     /// Returns the patch in the format that the API server accepts for this type.
     pub(crate) fn patch<'a>(&self, patch: &'a Value) -> Patch<&'a Value> {
         if self.built_in {

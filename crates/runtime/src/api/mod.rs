@@ -7,4 +7,5 @@ pub mod names;
 pub mod object;
 pub mod panic;
 pub mod plain;
+pub mod reference;
 pub mod status;

@@ -26,6 +26,7 @@ use crate::api::{
     key::Key,
     kind::Kind,
     panic::{Panicked, catch},
+    reference::{OwnerReference, References},
 };
 
 /// Cached form of a namespaced resource type: the data that a [`Store`](crate::Store) keeps, and its decoding.
@@ -39,17 +40,11 @@ pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
     fn decode(wire: Self::Wire) -> (Meta, Self);
     /// Returns `metadata.uid`. It distinguishes the object from an earlier one of the same name.
     fn uid(&self) -> &str;
-    /// Returns the names of related objects in the same namespace.
-    ///
-    /// - For a reconciled object: the objects that it requires or reads. A change of one enqueues the reconciled object, if the
-    ///   builder [owns](crate::Builder::owns) or [watches](crate::Builder::watches) its type. A name stands for an object of
-    ///   each such type, except the reconciled type.
-    /// - For any other object: the reconciled objects that a change enqueues, such as its owner.
-    fn references(&self) -> impl Iterator<Item = &str>;
-    /// Returns the controlling owner, from [`Metadata::take_owner`]. A [`Writer`](crate::Writer) changes or deletes an object
-    /// of a created type only if the reconciled object is this owner. Default: no owner, so such an object is read-only.
-    fn owner(&self) -> Option<&Owner> {
-        None
+    /// Adds the objects that a reconciled object requires or reads. A change of one enqueues the reconciled object, if its
+    /// controller [owns](crate::Builder::owns) or [watches](crate::Builder::watches) the resource type. An object that the
+    /// reconciled object controls needs no reference, once it exists. Default: none.
+    fn references(&self, to: &mut References<'_>) {
+        _ = to;
     }
     /// Hashes the fields that other clients change on purpose. Leave out fields that change without an edit, such as counts in
     /// a status.
@@ -130,6 +125,8 @@ pub struct Object<V> {
     /// `metadata.resourceVersion` as a number; 0 if it is not a number. Versions are comparable within a resource type
     /// (KEP-5504) on every supported API server.
     pub version: u64,
+    /// Controller reference.
+    pub owner: Option<OwnerReference>,
     /// Cached form.
     pub view: V,
 }
@@ -140,6 +137,7 @@ impl<V> Object<V> {
         Self {
             key,
             version,
+            owner: meta.owner,
             meta: ObjectMeta {
                 resource_version: Some(meta.resource_version),
                 ..ObjectMeta::default()
@@ -185,9 +183,10 @@ impl<'de, V: Cached> Deserialize<'de> for Incoming<V> {
         let wire = catch(&V::KIND, "Deserialize", read).map_err(D::Error::custom)??;
         let decoded = catch(&V::KIND, "Cached::decode", || V::decode(wire));
         let checked = decoded.and_then(|(meta, view)| {
+            let object = Object::new(meta, view);
             // The store calls this at each change, under its lock.
-            let refer = || view.references().for_each(drop);
-            catch(&V::KIND, "Cached::references", refer).map(|()| Object::new(meta, view))
+            let refer = || drop(References::of(&object.key, &object.view));
+            catch(&V::KIND, "Cached::references", refer).map(|()| object)
         });
         let which = |panicked| (LAST_READ.with_borrow(Meta::clone), panicked);
         Ok(Self(checked.map_err(which)))
@@ -328,12 +327,13 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Field<T> {
     }
 }
 
-/// Key and version of an object.
+/// Key, version and controller reference of an object.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
     name: String,
     namespace: String,
     resource_version: String,
+    owner: Option<OwnerReference>,
 }
 
 impl Meta {
@@ -385,13 +385,16 @@ pub struct Metadata<L = IgnoredAny, A = IgnoredAny> {
 }
 
 impl<L, A> Metadata<L, A> {
-    /// Returns the key and version.
+    /// Returns the key, the version and the controller reference.
     #[must_use]
     pub fn into_meta(self) -> Meta {
+        let owners = self.owner_references.or_default().into_iter();
+        let mut owners = owners.filter_map(|owner| owner.0.ok());
         Meta {
             name: self.name,
             namespace: self.namespace,
             resource_version: self.resource_version,
+            owner: owners.find(|owner| owner.controller),
         }
     }
 
@@ -401,52 +404,12 @@ impl<L, A> Metadata<L, A> {
         finalizers.into_iter().map(Field::or_default).collect()
     }
 
-    /// Returns whether the object has a controlling owner of any type.
+    /// Returns the controller reference, to an owner of any type.
     #[must_use]
-    pub fn is_controlled(&self) -> bool {
+    pub fn owner(&self) -> Option<&OwnerReference> {
         let owners = self.owner_references.0.as_ref().into_iter().flatten();
-        owners
-            .filter_map(|owner| owner.0.as_ref().ok())
-            .any(|owner| owner.controller)
-    }
-
-    /// Removes the owner references. Returns the controlling owner if it is of this type, in any version.
-    pub fn take_owner(&mut self, kind: &Kind) -> Option<Owner> {
-        let owners = std::mem::take(&mut self.owner_references).or_default();
-        let mut owners = owners.into_iter().filter_map(|owner| owner.0.ok());
-        owners.find_map(|owner| owner.controller_of(kind))
-    }
-}
-
-/// An entry of `metadata.ownerReferences`.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct OwnerReference {
-    api_version: String,
-    kind: String,
-    name: Box<str>,
-    uid: Box<str>,
-    #[serde(default)]
-    controller: bool,
-}
-
-/// Controlling owner of an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// Name of the owner.
-    pub name: Box<str>,
-    /// UID of the owner.
-    pub uid: Box<str>,
-}
-
-impl OwnerReference {
-    fn controller_of(self, kind: &Kind) -> Option<Owner> {
-        let group = self.api_version.split_once('/');
-        let group = group.map_or("", |(group, _)| group);
-        (self.controller && self.kind == kind.kind && group == kind.group).then_some(Owner {
-            name: self.name,
-            uid: self.uid,
-        })
+        let mut owners = owners.filter_map(|owner| owner.0.as_ref().ok());
+        owners.find(|owner| owner.controller)
     }
 }
 

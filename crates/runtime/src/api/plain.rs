@@ -17,7 +17,8 @@ use serde_json::{Value, value::RawValue};
 
 use crate::api::{
     kind::Kind,
-    object::{Cached, Field, Finalizable, Meta, Metadata, Owner, Primary},
+    object::{Cached, Field, Finalizable, Meta, Metadata, Primary},
+    reference::References,
 };
 
 /// Spec of a reconciled custom resource, kept by [`Custom`].
@@ -26,8 +27,10 @@ pub trait Spec: Clone + Debug + PartialEq + Send + Sync + DeserializeOwned + 'st
     const KIND: Kind;
     /// Type of the status. A status with an invalid field is replaced by the default.
     type Status: Clone + Debug + Default + PartialEq + Send + Sync + Serialize + DeserializeOwned;
-    /// See [`Cached::references`]. `name` is the name of the custom resource.
-    fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str>;
+    /// See [`Cached::references`].
+    fn references(&self, to: &mut References<'_>) {
+        _ = to;
+    }
     /// Returns the generation that a status describes.
     fn observed_generation(status: &Self::Status) -> Option<i64>;
 }
@@ -35,8 +38,6 @@ pub trait Spec: Clone + Debug + PartialEq + Send + Sync + DeserializeOwned + 'st
 /// A custom resource.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Custom<S: Spec> {
-    /// `metadata.name`.
-    pub name: Box<str>,
     /// `metadata.uid`.
     pub uid: Box<str>,
     /// `metadata.generation`.
@@ -69,7 +70,6 @@ impl<S: Spec> Cached for Custom<S> {
     fn decode(wire: CustomWire<S>) -> (Meta, Self) {
         let mut metadata = wire.metadata;
         let custom = Self {
-            name: metadata.name.as_str().into(),
             uid: std::mem::take(&mut metadata.uid),
             generation: std::mem::take(&mut metadata.generation).or_default(),
             deleting: metadata.deleting,
@@ -84,9 +84,10 @@ impl<S: Spec> Cached for Custom<S> {
         &self.uid
     }
 
-    fn references(&self) -> impl Iterator<Item = &str> {
-        let spec = self.spec.iter();
-        spec.flat_map(|spec| spec.references(&self.name))
+    fn references(&self, to: &mut References<'_>) {
+        if let Ok(spec) = &self.spec {
+            spec.references(to);
+        }
     }
 
     /// The generation is not enough, because an etcd restore sets it back.
@@ -146,8 +147,6 @@ pub trait Fields:
 {
     /// The resource type.
     const KIND: Kind;
-    /// Type of the controlling owner, if this controller creates the objects.
-    const OWNER: Option<Kind> = None;
     /// See [`Cached::content`]. The default hashes all fields. Leave out kept fields that change without an edit, such as
     /// counts in a status.
     fn content(&self, state: &mut impl Hasher) {
@@ -166,8 +165,6 @@ pub trait Fields:
 pub struct Dependent<T> {
     /// `metadata.uid`.
     pub uid: Box<str>,
-    /// Controlling owner.
-    pub owner: Option<Owner>,
     /// Kept fields.
     pub fields: T,
 }
@@ -202,7 +199,6 @@ impl<T: Fields> Cached for Dependent<T> {
         } = wire;
         let dependent = Self {
             uid: std::mem::take(&mut metadata.uid),
-            owner: T::OWNER.and_then(|kind| metadata.take_owner(&kind)),
             fields,
         };
         (metadata.into_meta(), dependent)
@@ -212,22 +208,12 @@ impl<T: Fields> Cached for Dependent<T> {
         &self.uid
     }
 
-    /// Returns the controlling owner.
-    fn references(&self) -> impl Iterator<Item = &str> {
-        self.owner.iter().map(|owner| &*owner.name)
-    }
-
-    fn owner(&self) -> Option<&Owner> {
-        self.owner.as_ref()
-    }
-
     fn content(&self, state: &mut impl Hasher) {
         self.fields.content(state);
     }
 
     fn is_rollout_update(old: &Self, new: &Self) -> bool {
-        (old.uid == new.uid && old.owner == new.owner)
-            && T::is_rollout_update(&old.fields, &new.fields)
+        old.uid == new.uid && T::is_rollout_update(&old.fields, &new.fields)
     }
 }
 
@@ -263,7 +249,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::object::Object;
+    use crate::api::{key::Key, object::Object};
 
     #[derive(Clone, Debug, PartialEq, Deserialize)]
     struct Wish {
@@ -280,8 +266,8 @@ mod tests {
     impl Spec for Wish {
         const KIND: Kind = Kind::custom("example.com", "v1", "Wish", "wishes");
         type Status = Said;
-        fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-            [name, &self.of].into_iter()
+        fn references(&self, to: &mut References<'_>) {
+            to.sibling::<Dependent<Data>>(&self.of);
         }
         fn observed_generation(status: &Said) -> Option<i64> {
             status.observed_generation
@@ -296,7 +282,6 @@ mod tests {
 
     impl Fields for Data {
         const KIND: Kind = Kind::of::<k8s_openapi::api::core::v1::ConfigMap>();
-        const OWNER: Option<Kind> = Some(Wish::KIND);
     }
 
     fn object<V: Cached>(value: &Value) -> V {
@@ -313,7 +298,8 @@ mod tests {
             "status": { "observedGeneration": 2 } }));
         assert!(wish.is_observed() && wish.is_deleting());
         assert_eq!(wish.finalizers(), ["a/b"]);
-        assert_eq!(wish.references().collect::<Vec<_>>(), ["w", "s"]);
+        let references = References::of(&Key::new("n", "w"), &wish);
+        assert_eq!(references, [(&Data::KIND, Key::new("n", "s"))]);
         for spec in [json!(null), json!(5), json!({ "of": [] })] {
             let odd: Custom<Wish> =
                 object(&json!({ "metadata": metadata, "spec": spec, "status": 5 }));
@@ -357,18 +343,14 @@ mod tests {
     }
 
     #[test]
-    fn a_dependent_keeps_its_controller_and_fields() {
-        let owner = |kind: &str| json!({ "apiVersion": "example.com/v1", "kind": kind, "name": "w", "uid": "u", "controller": true });
-        let map = |kind: &str, data: Value| -> Dependent<Data> {
-            let metadata = json!({ "name": "m", "namespace": "n", "uid": "m", "resourceVersion": "1",
-                "ownerReferences": [owner(kind)] });
+    fn a_dependent_keeps_its_fields() {
+        let map = |data: Value| -> Dependent<Data> {
+            let metadata =
+                json!({ "name": "m", "namespace": "n", "uid": "m", "resourceVersion": "1" });
             object(&json!({ "metadata": metadata, "data": data }))
         };
-        let right = map("Wish", json!({ "a": "b" }));
-        assert_eq!(right.owner().unwrap().name.as_ref(), "w");
-        assert_eq!(right.fields.data["a"], "b");
-        assert_eq!(map("Other", json!({})).owner(), None);
-        assert_eq!(map("Wish", json!([5])).fields, Data::default());
+        assert_eq!(map(json!({ "a": "b" })).fields.data["a"], "b");
+        assert_eq!(map(json!([5])).fields, Data::default());
     }
 
     #[test]

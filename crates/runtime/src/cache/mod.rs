@@ -1,5 +1,6 @@
 //! Local copies of the watched objects, and the readiness of each namespace.
 
+mod index;
 pub(crate) mod readiness;
 pub mod store;
 pub(crate) mod watch;

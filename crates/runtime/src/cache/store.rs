@@ -5,31 +5,55 @@
 //! - A relist reports the objects that were deleted while the watch was down, so that the objects that refer to them are
 //!   enqueued.
 //! - The response to a write enters the store immediately. A reconcile never acts on a state older than its own last write.
-//! - [`Store::referrers`] finds the objects that refer to an object.
+//! - [`Store::controlled_by`] finds the objects that an object controls.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    num::NonZeroU64,
-    sync::Arc,
-};
+use std::{collections::HashMap, num::NonZeroU64, ops::Deref, sync::Arc};
 
 use parking_lot::RwLock;
 
+use super::index::Index;
 use crate::api::{
     key::Key,
+    kind::Kind,
     object::{Cached, Object},
     panic::catch,
+    reference::{Owner, OwnerReference, Reference, References, kind_of},
 };
 
 /// Objects of one resource type, in all watched namespaces.
 pub struct Store<V> {
     state: RwLock<State<V>>,
+    owners: Owners,
+}
+
+/// The reconciled resource types. A store keeps no controller reference to another type, which no controller reads.
+#[derive(Clone, Default)]
+pub(crate) struct Owners(Arc<RwLock<Vec<&'static Kind>>>);
+
+impl Owners {
+    /// Adds a reconciled resource type, before any watch starts.
+    pub fn add<V: Cached>(&self) {
+        self.0.write().push(kind_of::<V>());
+    }
+
+    /// Returns the owner of an object, if its resource type is reconciled.
+    fn of(&self, key: &Key, reference: OwnerReference) -> Option<Owner> {
+        let kinds = self.0.read();
+        let kind = kinds.iter().find(|kind| reference.is_of(kind))?;
+        Some(Owner {
+            kind,
+            key: key.sibling(&reference.name),
+            uid: reference.uid,
+        })
+    }
 }
 
 struct State<V> {
     objects: HashMap<Key, Entry<V>>,
-    /// Reverse index of [`Cached::references`].
-    referrers: HashMap<Key, Keys>,
+    /// The objects by their references.
+    referrers: Index,
+    /// The objects by their controlling owner.
+    controlled: Index,
     /// A single scope for all namespaces, or one for each configured namespace. Each has its own watch.
     scopes: Vec<Scope>,
     /// See [`Store::changes`].
@@ -63,6 +87,7 @@ struct Entry<V> {
     is_unheeded: bool,
     /// See [`Store::note_up_to_date`].
     input_fingerprint: Option<NonZeroU64>,
+    owner: Option<Arc<Owner>>,
     view: Arc<V>,
 }
 
@@ -84,13 +109,40 @@ impl Scope {
     }
 }
 
-/// Object as it was when reconcile read it.
-#[derive(Clone, Debug)]
+/// Object as it was when reconcile read it. It dereferences to the cached form.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot<V> {
     /// `metadata.resourceVersion`: the precondition of every write that is based on this snapshot.
     pub version: u64,
+    /// The controlling owner, if its resource type is reconciled. A [`Writer`](crate::Writer) changes or deletes an object only
+    /// if the reconciled object is this owner.
+    pub owner: Option<Arc<Owner>>,
     /// The object.
     pub view: Arc<V>,
+}
+
+impl<V> Snapshot<V> {
+    /// Returns whether this object controls the object of the snapshot. Not an earlier object of its name.
+    #[must_use]
+    pub fn is_controlled_by(&self, object: &impl Cached) -> bool {
+        let owner = self.owner.as_ref();
+        owner.is_some_and(|owner| *owner.uid == *object.uid())
+    }
+}
+
+impl<V: PartialEq> Snapshot<V> {
+    /// Returns whether both have the same owner and the same cached form.
+    fn has_same(&self, other: &Self) -> bool {
+        self.owner == other.owner && self.view == other.view
+    }
+}
+
+impl<V> Deref for Snapshot<V> {
+    type Target = V;
+
+    fn deref(&self) -> &V {
+        &self.view
+    }
 }
 
 /// Effect of a change of one object on the store.
@@ -99,9 +151,9 @@ pub struct Change<V> {
     /// The object.
     pub key: Key,
     /// Previous object. `None`: it was added.
-    pub old: Option<Arc<V>>,
+    pub old: Option<Snapshot<V>>,
     /// New object. `None`: it was deleted.
-    pub new: Option<Arc<V>>,
+    pub new: Option<Snapshot<V>>,
     /// Whether only parts differ that the store does not keep, such as labels and annotations. False if a retry may wait for
     /// this change: see `Store::apply`.
     pub is_touch: bool,
@@ -121,7 +173,7 @@ impl ListEpoch {
 impl<V: Cached> Store<V> {
     /// Creates an empty store with one scope per watch: a namespace, or all namespaces (`None`).
     #[must_use]
-    pub(crate) fn new(scopes: &[Option<String>]) -> Self {
+    pub(crate) fn new(scopes: &[Option<String>], owners: Owners) -> Self {
         let scope = |namespace| Scope {
             namespace,
             epoch: 0,
@@ -131,13 +183,27 @@ impl<V: Cached> Store<V> {
         let scopes = scopes.iter().cloned().map(scope).collect();
         let state = State {
             objects: HashMap::new(),
-            referrers: HashMap::new(),
+            referrers: Index::default(),
+            controlled: Index::default(),
             scopes,
             changes: 0,
         };
         Self {
             state: RwLock::new(state),
+            owners,
         }
+    }
+
+    /// Returns an object as this store keeps it.
+    pub(crate) fn snapshot(&self, object: Object<V>) -> (Key, Snapshot<V>) {
+        let owner = object.owner;
+        let owner = owner.and_then(|reference| self.owners.of(&object.key, reference));
+        let snapshot = Snapshot {
+            version: object.version,
+            owner: owner.map(Arc::new),
+            view: Arc::new(object.view),
+        };
+        (object.key, snapshot)
     }
 
     /// Returns the number of objects.
@@ -299,18 +365,24 @@ impl<V: Cached> Store<V> {
         self.state.read().changes
     }
 
-    /// Returns the objects that refer to the object of this key, even if there is no object of this key.
+    /// Returns the objects whose controlling owner has this key, even if there is no object of this key.
     #[must_use]
-    pub fn referrers(&self, to: &Key) -> Vec<Key> {
+    pub fn controlled_by<P: Cached>(&self, owner: &Key) -> Vec<Key> {
         let state = self.state.read();
-        let referrers = state.referrers.get(to);
-        referrers.map_or_else(Vec::new, |keys| keys.iter().cloned().collect())
+        state.controlled.of(&P::KIND, owner).cloned().collect()
     }
 
-    /// Returns the sum of the versions of [`referrers`](Self::referrers). It changes with each of these versions.
-    pub(crate) fn referrer_versions(&self, to: &Key) -> u64 {
+    /// Returns the objects that refer to the object of this key, even if there is no object of this key.
+    #[must_use]
+    pub(crate) fn referrers(&self, kind: &Kind, to: &Key) -> Vec<Key> {
         let state = self.state.read();
-        let keys = state.referrers.get(to).into_iter().flat_map(Keys::iter);
+        state.referrers.of(kind, to).cloned().collect()
+    }
+
+    /// Returns the sum of the versions of [`controlled_by`](Self::controlled_by). It changes with each of these versions.
+    pub(crate) fn controlled_versions<P: Cached>(&self, owner: &Key) -> u64 {
+        let state = self.state.read();
+        let keys = state.controlled.of(&P::KIND, owner);
         let versions = keys.filter_map(|key| Some(state.objects.get(key)?.version));
         versions.fold(0, u64::wrapping_add)
     }
@@ -342,32 +414,36 @@ impl<V: Cached> Store<V> {
     /// A response is not stored if the watch has passed its version, or if a list began or ended since `sent`. The object may
     /// have been deleted in the meantime. The watch would not report that deletion again, so the object would stay in the store
     /// forever.
-    pub(crate) fn record_response(&self, answer: Object<V>, sent: ListEpoch) -> Option<Arc<V>> {
+    pub(crate) fn record_response(
+        &self,
+        answer: Object<V>,
+        sent: ListEpoch,
+    ) -> Option<Snapshot<V>> {
+        let (key, answer) = self.snapshot(answer);
         let mut state = self.state.write();
-        let told = state.scope_of(&answer.key).is_none_or(|scope| {
+        let told = state.scope_of(&key).is_none_or(|scope| {
             scope.epoch != sent.0 || scope.epoch % 2 == 1 || answer.version <= scope.version
         });
-        let known = state.objects.get_mut(&answer.key);
+        let known = state.objects.get_mut(&key);
         let known = known.filter(|entry| entry.version >= answer.version);
         if let Some(entry) = known {
-            if entry.view.uid() != answer.view.uid() {
+            if entry.view.uid() != answer.uid() {
                 return None;
             }
             if entry.version == answer.version {
                 entry.write_in_flight = false;
             }
-            return Some(Arc::new(answer.view));
+            return Some(answer);
         }
         if told {
-            return Some(Arc::new(answer.view));
+            return Some(answer);
         }
-        let key = answer.key.clone();
-        let (_, view) = state.put(answer, sent.0);
+        let (_, new) = state.put(key.clone(), answer, sent.0);
         if let Some(entry) = state.objects.get_mut(&key) {
             // The write's precondition proves that the object was current.
             entry.standing = Freshness::Fresh;
         }
-        Some(view)
+        Some(new)
     }
 
     /// Begins a list.
@@ -382,9 +458,9 @@ impl<V: Cached> Store<V> {
     /// A list also returns a change for an unchanged object if it is doubtful, its deletion was accepted, or
     /// [`note_unheeded`](Self::note_unheeded) marked it.
     pub(crate) fn apply(&self, scope: usize, object: Object<V>) -> Option<Change<V>> {
+        let (key, object) = self.snapshot(object);
         let mut state = self.state.write();
         let epoch = state.advance(scope, object.version)?;
-        let key = object.key.clone();
         if state.has_newer(&key, object.version, epoch) {
             return None;
         }
@@ -396,8 +472,8 @@ impl<V: Cached> Store<V> {
                 || entry.is_in_doubt() && (is_changed || is_listed_anew)
                 || (entry.going || entry.is_unheeded) && is_listed_anew
         });
-        let (old, new) = state.put(object, epoch);
-        let is_other = is_awaited || old.as_deref() != Some(&*new);
+        let (old, new) = state.put(key.clone(), object, epoch);
+        let is_other = is_awaited || old.as_ref().is_none_or(|old| !old.has_same(&new));
         (is_other || is_changed).then_some(Change {
             key,
             old,
@@ -473,37 +549,40 @@ impl<V: Cached> State<V> {
     }
 
     /// Stores an object. The methods of its type may panic, so they are called before the store changes.
-    fn put(&mut self, object: Object<V>, epoch: u32) -> (Option<Arc<V>>, Arc<V>) {
-        let Object {
-            key, version, view, ..
-        } = object;
+    fn put(
+        &mut self,
+        key: Key,
+        mut new: Snapshot<V>,
+        epoch: u32,
+    ) -> (Option<Snapshot<V>>, Snapshot<V>) {
         let Some(entry) = self.objects.get_mut(&key) else {
-            let view = Arc::new(view);
             let entry = Entry {
-                version,
+                version: new.version,
                 epoch,
                 write_in_flight: false,
                 standing: Freshness::Fresh,
                 going: false,
                 is_unheeded: false,
                 input_fingerprint: None,
-                view: Arc::clone(&view),
+                owner: new.owner.clone(),
+                view: Arc::clone(&new.view),
             };
-            self.link(&key, references(&key, &*view));
+            self.link(&key, References::of(&key, &*new), new.owner.as_deref());
             self.count(&key, |objects| objects + 1);
             self.objects.insert(key, entry);
             self.changes += 1;
-            return (None, view);
+            return (None, new);
         };
-        let is_same = *entry.view == view;
-        let refers_otherwise = !is_same && entry.view.references().ne(view.references());
-        let added = refers_otherwise.then(|| references(&key, &view));
-        let is_changed = entry.version != version || !is_same;
-        let is_this_one = is_same || entry.view.uid() == view.uid();
+        let old = entry.snapshot();
+        let is_same = old.has_same(&new);
+        let links = |object: &Snapshot<V>| (References::of(&key, &**object), object.owner.clone());
+        let links = (!is_same).then(|| (links(&old), links(&new)));
+        let is_changed = old.version != new.version || !is_same;
+        let is_this_one = is_same || old.uid() == new.uid();
         let is_listed_anew = list(entry.epoch) != list(epoch);
         // An etcd restore may undo the accepted deletion. The object then comes back with an earlier version, or in a new list
         // with the cached version.
-        let is_restored = entry.version > version || is_listed_anew;
+        let is_restored = old.version > new.version || is_listed_anew;
         entry.going = entry.going && !is_restored && is_this_one;
         if entry.is_unheeded && is_listed_anew {
             entry.is_unheeded = false;
@@ -519,16 +598,18 @@ impl<V: Cached> State<V> {
             entry.write_in_flight = false;
             self.changes += 1;
         }
-        entry.version = version;
+        entry.version = new.version;
         entry.epoch = epoch;
         if is_same {
-            return (Some(Arc::clone(&entry.view)), Arc::clone(&entry.view));
+            new.owner.clone_from(&old.owner);
+            new.view = Arc::clone(&old.view);
+        } else {
+            entry.owner.clone_from(&new.owner);
+            entry.view = Arc::clone(&new.view);
         }
-        let new = Arc::new(view);
-        let old = std::mem::replace(&mut entry.view, Arc::clone(&new));
-        if let Some(added) = added {
-            self.unlink(&key, &old);
-            self.link(&key, added);
+        if let Some((before, (references, owner))) = links.filter(|(before, now)| before != now) {
+            self.unlink(&key, Some(before.0), before.1.as_deref());
+            self.link(&key, references, owner.as_deref());
         }
         (Some(old), new)
     }
@@ -537,37 +618,39 @@ impl<V: Cached> State<V> {
         let (key, entry) = self.objects.remove_entry(key)?;
         self.count(&key, |objects| objects - 1);
         self.changes += 1;
-        self.unlink(&key, &entry.view);
+        let old = entry.snapshot();
+        let references = || References::of(&key, &*old);
+        let references = catch(&V::KIND, "Cached::references", references).ok();
+        self.unlink(&key, references, old.owner.as_deref());
         Some(Change {
             key,
-            old: Some(entry.view),
+            old: Some(old),
             new: None,
             is_touch: false,
         })
     }
 
-    fn link(&mut self, key: &Key, references: Vec<Key>) {
+    fn link(&mut self, key: &Key, references: Vec<Reference>, owner: Option<&Owner>) {
         for to in references {
-            self.referrers.entry(to).or_default().add(key);
+            self.referrers.add(to, key);
+        }
+        if let Some(owner) = owner {
+            self.controlled.add(owner.reference(), key);
         }
     }
 
-    fn unlink(&mut self, key: &Key, view: &V) {
-        let Ok(references) = catch(&V::KIND, "Cached::references", || references(key, view)) else {
-            // `Cached::references` panics now, but did not when the object was stored. So all keys are searched.
-            self.referrers.retain(|_, referrers| {
-                referrers.remove(key);
-                !referrers.is_empty()
-            });
-            return;
-        };
-        for to in references {
-            if let Some(referrers) = self.referrers.get_mut(&to) {
-                referrers.remove(key);
-                if referrers.is_empty() {
-                    self.referrers.remove(&to);
+    /// `references` is `None` if [`Cached::references`] panics now, although it did not when the object was stored.
+    fn unlink(&mut self, key: &Key, references: Option<Vec<Reference>>, owner: Option<&Owner>) {
+        match references {
+            Some(references) => {
+                for to in &references {
+                    self.referrers.remove(to, key);
                 }
             }
+            None => self.referrers.remove_all(key),
+        }
+        if let Some(owner) = owner {
+            self.controlled.remove(&owner.reference(), key);
         }
     }
 }
@@ -575,52 +658,6 @@ impl<V: Cached> State<V> {
 /// Returns the number of the list that an epoch belongs to: the list in progress, or the last one.
 fn list(epoch: u32) -> u32 {
     epoch.div_ceil(2)
-}
-
-/// Returns the keys of the objects that an object refers to.
-fn references<V: Cached>(key: &Key, view: &V) -> Vec<Key> {
-    view.references().map(|name| key.sibling(name)).collect()
-}
-
-/// Objects that refer to one object: usually one, sometimes all.
-#[derive(Default)]
-enum Keys {
-    #[default]
-    None,
-    One(Key),
-    Many(BTreeSet<Key>),
-}
-
-impl Keys {
-    fn iter(&self) -> impl Iterator<Item = &Key> {
-        let (one, many) = match self {
-            Self::None => (None, None),
-            Self::One(key) => (Some(key), None),
-            Self::Many(keys) => (None, Some(keys)),
-        };
-        one.into_iter().chain(many.into_iter().flatten())
-    }
-
-    fn is_empty(&self) -> bool {
-        self.iter().next().is_none()
-    }
-
-    fn add(&mut self, key: &Key) {
-        match self {
-            Self::None => *self = Self::One(key.clone()),
-            Self::One(one) if one == key => {}
-            Self::One(one) => *self = Self::Many(BTreeSet::from([one.clone(), key.clone()])),
-            Self::Many(keys) => _ = keys.insert(key.clone()),
-        }
-    }
-
-    fn remove(&mut self, key: &Key) {
-        match self {
-            Self::One(one) if one == key => *self = Self::None,
-            Self::Many(keys) => _ = keys.remove(key),
-            Self::None | Self::One(_) => {}
-        }
-    }
 }
 
 impl<V> Entry<V> {
@@ -632,6 +669,7 @@ impl<V> Entry<V> {
     fn snapshot(&self) -> Snapshot<V> {
         Snapshot {
             version: self.version,
+            owner: self.owner.clone(),
             view: Arc::clone(&self.view),
         }
     }
@@ -642,7 +680,7 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::testing::fixtures::{Parent, object};
+    use crate::testing::fixtures::{Child, Parent, object};
 
     /// A Parent of generation 2.
     fn parent() -> Object<Parent> {
@@ -661,7 +699,7 @@ mod tests {
     }
 
     fn listed(objects: impl IntoIterator<Item = Object<Parent>>) -> Store<Parent> {
-        let cache = Store::new(&[None]);
+        let cache = Store::new(&[None], Owners::default());
         cache.list_begins(0);
         for object in objects {
             cache.apply(0, object);
@@ -685,7 +723,8 @@ mod tests {
         assert_eq!(cache.apply(0, again.clone()), None);
         again.version += 1;
         let touched = cache.apply(0, again).unwrap();
-        assert!(touched.is_touch && touched.old == touched.new);
+        assert!(touched.is_touch);
+        assert!(touched.old.unwrap().has_same(&touched.new.unwrap()));
         assert_eq!(
             cache.get(&parent().key).unwrap().version,
             parent().version + 1,
@@ -729,7 +768,7 @@ mod tests {
     /// A list of one namespace does not affect another.
     #[test]
     fn a_list_of_one_namespace_does_not_affect_another() {
-        let cache = Store::<Parent>::new(&[Some("a".into()), Some("b".into())]);
+        let cache = Store::<Parent>::new(&[Some("a".into()), Some("b".into())], Owners::default());
         for (scope, namespace) in ["a", "b"].into_iter().enumerate() {
             cache.list_begins(scope);
             cache.apply(scope, at(namespace, "x", 1, "d"));
@@ -825,7 +864,7 @@ mod tests {
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
         assert_eq!(cache.get(&key).unwrap().version, 6);
         assert_eq!(
-            cache.referrers(&Key::new("n", "f")),
+            cache.referrers(&Child::KIND, &Key::new("n", "f")),
             std::slice::from_ref(&key)
         );
         assert_eq!(cache.apply(0, at("n", "a", 6, "f")), None);
@@ -1001,17 +1040,66 @@ mod tests {
             at("other", "c", 3, "d"),
         ]);
         let d = Key::new("n", "d");
-        let mut referrers = cache.referrers(&d);
+        let mut referrers = cache.referrers(&Child::KIND, &d);
         referrers.sort();
         assert_eq!(referrers, [Key::new("n", "a"), Key::new("n", "b")]);
         cache.apply(0, at("n", "a", 4, "e"));
         cache.delete(0, &Key::new("n", "b"), 5);
-        assert!(cache.referrers(&d).is_empty());
-        assert_eq!(cache.referrers(&Key::new("n", "e")), [Key::new("n", "a")]);
+        assert!(cache.referrers(&Child::KIND, &d).is_empty());
+        assert_eq!(
+            cache.referrers(&Child::KIND, &Key::new("n", "e")),
+            [Key::new("n", "a")]
+        );
         assert_eq!(
             cache.state.read().referrers.len(),
             2,
             "nothing is kept of what nobody speaks of"
         );
+    }
+
+    /// Only a controller reference to a reconciled resource type is kept, in any version.
+    #[test]
+    fn the_owner_is_of_a_reconciled_kind() {
+        let owners = Owners::default();
+        owners.add::<Parent>();
+        let store = Store::<Child>::new(&[None], owners);
+        let controlled = |reference: &str, version| {
+            store.apply(
+                0,
+                object(&format!(
+                    "metadata: {{name: c, namespace: n, uid: c, resourceVersion: '{version}', ownerReferences: [{reference}]}}"
+                )),
+            )
+        };
+        let by = |group: &str, kind: &str, controller: bool| {
+            format!(
+                "{{apiVersion: {group}/v2, kind: {kind}, name: p, uid: u, controller: {controller}}}"
+            )
+        };
+        let p = Key::new("n", "p");
+        for (version, (reference, is_kept)) in [
+            (by("example.com", "Parent", true), true),
+            (by("example.com", "Parent", false), false),
+            (by("example.com", "Other", true), false),
+            (by("example.org", "Parent", true), false),
+            (
+                "{apiVersion: v1, kind: Parent, name: p, uid: u, controller: true}".into(),
+                false,
+            ),
+            (String::new(), false),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            controlled(&by("example.com", "Parent", true), 10 * version + 1);
+            let change = controlled(&reference, 10 * version + 2).unwrap();
+            assert_eq!(change.is_touch, is_kept, "{reference}");
+            let owner = change.new.unwrap().owner;
+            assert_eq!(owner.is_some_and(|owner| owner.key == p), is_kept);
+            assert_eq!(
+                store.controlled_by::<Parent>(&p).len(),
+                usize::from(is_kept)
+            );
+        }
     }
 }

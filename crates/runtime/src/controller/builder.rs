@@ -14,6 +14,7 @@ use crate::{
         key::Key,
         kind::Kind,
         object::{Cached, Content, Finalizable, Object, Primary},
+        reference::References,
     },
     cache::{
         readiness::{
@@ -21,7 +22,7 @@ use crate::{
             namespace::{Permission, RequiredAccess},
             refusals::Refusals,
         },
-        store::{Change, Store},
+        store::{Change, Owners, Store},
         watch::watch,
     },
     client::{context::ClientContext, fence},
@@ -47,6 +48,7 @@ pub struct Builder<P> {
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) namespaces: Vec<Option<String>>,
     pub(crate) metrics: Metrics,
+    owners: Owners,
     primary: Arc<Writer<P>>,
     rights: Vec<Permission>,
     dependents: Vec<Box<dyn Informer<P>>>,
@@ -59,7 +61,9 @@ impl<P: Primary> Builder<P> {
         metrics: &Metrics,
     ) -> Self {
         assert_fenced::<P>();
-        let store = Arc::new(Store::new(&namespaces));
+        let owners = Owners::default();
+        owners.add::<P>();
+        let store = Arc::new(Store::new(&namespaces, owners.clone()));
         let refusals = Refusals::new(&namespaces);
         let right = Permission {
             verb: "update",
@@ -71,6 +75,7 @@ impl<P: Primary> Builder<P> {
             shared,
             refusals,
             namespaces,
+            owners,
             metrics: metrics.clone(),
             rights: vec![right],
             dependents: Vec::new(),
@@ -90,8 +95,8 @@ impl<P: Primary> Builder<P> {
         &self.metrics
     }
 
-    /// Watches a resource type that this controller creates. A change enqueues the controlling owner (the objects that it
-    /// [references](Cached::references)) and all objects that reference the changed one.
+    /// Watches a resource type that this controller creates. A change enqueues the controlling owner and all objects that
+    /// [reference](Cached::references) the changed one.
     ///
     /// - Reviewed permissions: create and patch.
     /// - Not reviewed: delete, for a reconciler that deletes such objects.
@@ -114,7 +119,7 @@ impl<P: Primary> Builder<P> {
         // Permissions of owned types are reviewed before the update of the primary's status.
         self.rights
             .splice(self.rights.len() - 1..self.rights.len() - 1, rights);
-        let store = Arc::new(Store::new(&self.namespaces));
+        let store = self.store();
         let writer = Writer::new(&self.shared, &self.refusals, Arc::clone(&store));
         self.add(store, Some(Arc::clone(&writer.history)));
         writer
@@ -127,9 +132,13 @@ impl<P: Primary> Builder<P> {
     /// If the type is watched already: reconciled, owned or read. Only one of two stores would contain the responses to writes.
     /// Read an owned type through [`Writer::store`].
     pub fn watches<V: Cached>(&mut self) -> Arc<Store<V>> {
-        let store = Arc::new(Store::new(&self.namespaces));
+        let store = self.store();
         self.add(Arc::clone(&store), None);
         store
+    }
+
+    fn store<V: Cached>(&self) -> Arc<Store<V>> {
+        Arc::new(Store::new(&self.namespaces, self.owners.clone()))
     }
 
     fn add<V: Cached>(&mut self, store: Arc<Store<V>>, history: Option<Arc<WriteHistory<V>>>) {
@@ -194,17 +203,27 @@ impl<P: Primary> Informers<P> {
         self.iter().map(Informer::changes).sum()
     }
 
-    /// Returns a fingerprint of the versions of all objects that `view` references or that reference it. It is never 0.
+    /// Returns the objects that `view` references, with the informers of their resource types.
+    fn referenced(
+        &self,
+        key: &Key,
+        view: &P,
+    ) -> impl Iterator<Item = (&dyn Informer<P>, Key)> + use<'_, P> {
+        let references = References::of(key, view).into_iter();
+        references.filter_map(|(kind, to)| {
+            let mut informers = self.iter();
+            Some((informers.find(|it| it.kind().is_same(kind))?, to))
+        })
+    }
+
+    /// Returns a fingerprint of the versions of all objects that `view` references or controls. It is never 0.
     pub fn basis(&self, key: &Key, view: &P) -> u64 {
         let mut hasher = DefaultHasher::new();
-        for name in view.references() {
-            let other = key.sibling(name);
-            for informer in self.iter().skip(1) {
-                informer.version(&other).hash(&mut hasher);
-            }
+        for (informer, to) in self.referenced(key, view) {
+            informer.version(&to).hash(&mut hasher);
         }
-        for informer in self.iter().skip(1) {
-            informer.referrer_versions(key).hash(&mut hasher);
+        for informer in self.iter() {
+            informer.controlled_versions(key).hash(&mut hasher);
         }
         hasher.finish() | 1
     }
@@ -213,10 +232,9 @@ impl<P: Primary> Informers<P> {
     /// `view` controls are not.
     pub fn inputs(&self, key: &Key, view: &P) -> u64 {
         let mut hasher = DefaultHasher::new();
-        for informer in self.iter().filter(|informer| informer.is_input()) {
-            for name in view.references() {
-                let input = informer.content(&key.sibling(name), view.uid());
-                input.hash(&mut hasher);
+        for (informer, to) in self.referenced(key, view) {
+            if informer.is_input() {
+                informer.content(&to, view).hash(&mut hasher);
             }
         }
         hasher.finish()
@@ -225,15 +243,17 @@ impl<P: Primary> Informers<P> {
 
 impl<P: Primary> Informers<P> {
     /// Returns the records that hold the writes of `view` and of related objects. These are, for each other type, at most
-    /// [`MOST`] objects that `view` references and [`MOST`] objects that reference it.
+    /// [`MOST`] objects that `view` references and [`MOST`] objects that it controls.
     pub fn holds(&self, key: &Key, view: &P) -> Vec<Record> {
-        let by = Requester::of(view);
+        let (by, references) = (Requester::of(view), References::of(key, view));
         let holds = self.iter().enumerate().flat_map(|(number, informer)| {
-            let mut keys = BTreeSet::from([key.clone()]);
-            if number > 0 {
-                keys = informer.referrers(key).into_iter().take(MOST).collect();
-                keys.extend(view.references().take(MOST).map(|name| key.sibling(name)));
-            }
+            let controlled = informer.controlled_by(key).into_iter().take(MOST);
+            let of_kind = references
+                .iter()
+                .filter(|(kind, _)| informer.kind().is_same(kind));
+            let others = of_kind.map(|(_, to)| to.clone()).take(MOST);
+            let mut keys: BTreeSet<_> = controlled.chain(others).collect();
+            keys.extend((number == 0).then(|| key.clone()));
             keys.into_iter()
                 .flat_map(move |key| informer.holds(&key, by))
         });
@@ -258,12 +278,12 @@ pub(crate) trait Informer<P>: Send + Sync {
     fn is_input(&self) -> bool;
     fn changes(&self) -> u64;
     fn version(&self, key: &Key) -> Option<u64>;
-    /// Returns the combined versions of all objects that reference `key`.
-    fn referrer_versions(&self, key: &Key) -> u64;
-    /// Returns a fingerprint of an object's content, unless the object with this UID controls it.
-    fn content(&self, key: &Key, uid: &str) -> Option<u64>;
-    /// Returns the objects that reference `key`.
-    fn referrers(&self, key: &Key) -> Vec<Key>;
+    /// Returns the combined versions of all objects that the primary `key` controls.
+    fn controlled_versions(&self, key: &Key) -> u64;
+    /// Returns a fingerprint of an object's content, unless `by` controls it.
+    fn content(&self, key: &Key, by: &P) -> Option<u64>;
+    /// Returns the objects that the primary `key` controls.
+    fn controlled_by(&self, key: &Key) -> Vec<Key>;
     /// Returns the records that hold the writes of an object for the owner `by`.
     fn holds(&self, key: &Key, by: Requester<'_>) -> Vec<Record>;
     /// Returns a function that counts the objects.
@@ -303,13 +323,13 @@ impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
         self.store.version(key)
     }
 
-    fn referrer_versions(&self, key: &Key) -> u64 {
-        self.store.referrer_versions(key)
+    fn controlled_versions(&self, key: &Key) -> u64 {
+        self.store.controlled_versions::<P>(key)
     }
 
-    fn content(&self, key: &Key, uid: &str) -> Option<u64> {
-        let object = self.store.get(key)?.view;
-        if object.owner().is_some_and(|owner| *owner.uid == *uid) {
+    fn content(&self, key: &Key, by: &P) -> Option<u64> {
+        let object = self.store.get(key)?;
+        if object.is_controlled_by(by) {
             return None;
         }
         let mut hasher = DefaultHasher::new();
@@ -317,8 +337,8 @@ impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
         Some(hasher.finish())
     }
 
-    fn referrers(&self, key: &Key) -> Vec<Key> {
-        self.store.referrers(key)
+    fn controlled_by(&self, key: &Key) -> Vec<Key> {
+        self.store.controlled_by::<P>(key)
     }
 
     fn holds(&self, key: &Key, by: Requester<'_>) -> Vec<Record> {
@@ -381,7 +401,6 @@ mod tests {
 
     impl Fields for Note {
         const KIND: Kind = Kind::of::<events::v1::Event>();
-        const OWNER: Option<Kind> = Some(<Parent as Cached>::KIND);
     }
 
     #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
@@ -389,7 +408,6 @@ mod tests {
 
     impl Fields for OldNote {
         const KIND: Kind = Kind::of::<core::v1::Event>();
-        const OWNER: Option<Kind> = Some(<Parent as Cached>::KIND);
     }
 
     type Ask = fn(&mut Builder<Parent>);

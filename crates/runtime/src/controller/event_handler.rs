@@ -54,17 +54,19 @@ impl<P: Primary> EventHandler<P> {
         let Some(work_queue) = work_queue.as_ref().filter(|_| concerns()) else {
             return;
         };
-        let views = [&change.old, &change.new].into_iter().flatten();
-        let owners = views.flat_map(|view| view.references());
-        let owners = owners.map(|owner| change.key.sibling(owner));
-        let mut keys = owners
-            .chain(self.primaries.referrers(&change.key))
-            .peekable();
+        let objects = [&change.old, &change.new].into_iter().flatten();
+        let owners = objects.filter_map(|object| object.owner.as_ref());
+        let owners = owners.filter(|owner| owner.kind.is_same(&P::KIND));
+        let referrers = self.primaries.referrers(&V::KIND, &change.key);
+        let owners = owners.map(|owner| owner.key.clone());
+        let mut keys = owners.chain(referrers).peekable();
         if keys.peek().is_none() {
             return;
         }
         let is_rollout_update = match (&change.old, &change.new) {
-            (Some(old), Some(new)) => is_rollout_update(&change.key, &**old, &**new),
+            (Some(old), Some(new)) => {
+                old.owner == new.owner && is_rollout_update(&change.key, &**old, &**new)
+            }
             _ => false,
         };
         for key in keys {
@@ -86,7 +88,7 @@ fn asks_for_the_same<P: Primary>(change: &Change<P>) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else {
         return false;
     };
-    let is_same = || asks_for(&**old) == asks_for(&**new);
+    let is_same = || asks_for(&*old.view) == asks_for(&*new.view);
     catch(&P::KIND, "Cached::content", is_same).unwrap_or(true)
 }
 
@@ -101,6 +103,7 @@ fn is_rollout_update<V: Cached>(key: &Key, old: &V, new: &V) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::store::Snapshot;
     use crate::testing::fixtures::{Parent, ParentStatus};
 
     /// A new generation or another object changes the desired state; a new status does not.
@@ -115,7 +118,11 @@ mod tests {
                     observed_generation,
                 },
             };
-            Some(Arc::new(parent))
+            Some(Snapshot {
+                version: 1,
+                owner: None,
+                view: Arc::new(parent),
+            })
         };
         for (old, new, expected) in [
             (parent("u", 1, 0), parent("u", 1, 1), true),

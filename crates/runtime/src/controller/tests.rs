@@ -30,7 +30,7 @@ use crate::{
     api::failure::Retry,
     cache::{
         readiness::namespace::Reason,
-        store::{Snapshot, Store},
+        store::{Owners, Snapshot, Store},
         watch::STREAM_SILENCE,
     },
     client::transport::READ_TIMEOUT,
@@ -349,7 +349,7 @@ async fn q3c_deferred_change_is_enqueued_if_no_retry_comes() {
 /// A new leader checks every object. Objects that changed while there was no leader come first, the oldest change first.
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_begins_with_the_oldest_change() {
-    let parents = Store::new(&[None]);
+    let parents = Store::new(&[None], Owners::default());
     parents.list_begins(0);
     for (name, version, observed) in [
         ("seen", 1, 2),
@@ -400,7 +400,7 @@ async fn a_new_leader_begins_with_the_oldest_change() {
 /// enqueued.
 #[tokio::test(start_paused = true)]
 async fn r10e_restored_permissions_bypass_the_delay() {
-    let parents = Arc::new(Store::new(&[None]));
+    let parents = Arc::new(Store::new(&[None], Owners::default()));
     parents.list_begins(0);
     for name in ["refused", "fine", "elsewhere"] {
         parents.apply(
@@ -434,7 +434,7 @@ async fn r10e_restored_permissions_bypass_the_delay() {
 /// A resync spreads the objects over its period. It enqueues each once, unless the object is up to date.
 #[tokio::test(start_paused = true)]
 async fn q4_a_resync_is_spread_over_its_period() {
-    let parents = Arc::new(Store::new(&[None]));
+    let parents = Arc::new(Store::new(&[None], Owners::default()));
     parents.list_begins(0);
     for number in 0..100 {
         parents.apply(
@@ -477,7 +477,7 @@ async fn q4_a_resync_is_spread_over_its_period() {
 #[tokio::test(start_paused = true)]
 async fn q3d_resync_retries_an_object_after_ten_periods() {
     const FAILING: usize = 1000;
-    let parents = Arc::new(Store::new(&[None]));
+    let parents = Arc::new(Store::new(&[None], Owners::default()));
     parents.list_begins(0);
     let names: Vec<_> = (0..FAILING).map(|number| format!("f{number}")).collect();
     for name in &names {
@@ -541,7 +541,7 @@ async fn q3d_resync_retries_an_object_after_ten_periods() {
 #[tokio::test(start_paused = true)]
 async fn q4_a_resync_is_skipped_while_nothing_changes() {
     const FOR_A_TIME: u64 = 4;
-    let parents = Arc::new(Store::new(&[None]));
+    let parents = Arc::new(Store::new(&[None], Owners::default()));
     let apply = |version: u64| {
         parents.apply(
             0,

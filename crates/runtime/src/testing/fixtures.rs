@@ -20,6 +20,7 @@ use crate::{
         key::Key,
         kind::Kind,
         object::{Cached, Field, Meta, Metadata, Object, Primary},
+        reference::References,
     },
     cache::store::Snapshot,
     controller::builder::Builder,
@@ -83,8 +84,10 @@ impl Cached for Parent {
         &self.uid
     }
 
-    fn references(&self) -> impl Iterator<Item = &str> {
-        self.child.iter().map(String::as_str)
+    fn references(&self, to: &mut References<'_>) {
+        if let Some(child) = &self.child {
+            to.sibling::<Child>(child);
+        }
     }
 
     fn content(&self, state: &mut impl Hasher) {
@@ -119,7 +122,6 @@ impl Primary for Parent {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Child {
     pub uid: Box<str>,
-    pub owner: Option<Box<str>>,
 }
 
 #[derive(Deserialize)]
@@ -134,17 +136,12 @@ impl Cached for Child {
     fn decode(mut wire: ChildWire) -> (Meta, Self) {
         let view = Self {
             uid: std::mem::take(&mut wire.metadata.uid),
-            owner: wire.metadata.take_owner(&Parent::KIND).map(|o| o.name),
         };
         (wire.metadata.into_meta(), view)
     }
 
     fn uid(&self) -> &str {
         &self.uid
-    }
-
-    fn references(&self) -> impl Iterator<Item = &str> {
-        self.owner.iter().map(|owner| &**owner)
     }
 
     fn content(&self, _: &mut impl Hasher) {}

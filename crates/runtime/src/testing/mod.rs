@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use crate::{
     api::{
         key::Key,
-        object::{Cached, Object},
+        object::{Cached, Object, Primary},
     },
     cache::{
         readiness::Scopes,
-        store::{Snapshot, Store},
+        store::{Owners, Snapshot, Store},
     },
     client::context::ClientContext,
     config::{app::App, environment::Host},
@@ -27,6 +27,14 @@ use crate::{
         metrics::Metrics,
     },
 };
+
+/// Returns an object as the stores of a controller for `P` have it.
+#[must_use]
+pub fn snapshot<P: Primary, V: Cached>(object: Object<V>) -> Snapshot<V> {
+    let owners = Owners::default();
+    owners.add::<P>();
+    Store::new(&[], owners).snapshot(object).1
+}
 
 /// A reconciler whose stores have no watches. There is no election, and events are discarded.
 pub struct Harness<R: Reconciler> {

@@ -91,7 +91,7 @@ async fn q3g_longer_retry_after_is_honored() {
 #[tokio::test]
 async fn q3g_retry_after_of_the_earlier_deployment_is_honored() {
     type Change = fn(&mut Object<Deployment>);
-    let changes: [Change; 2] = [|new| new.view.owner = None, |new| new.view.replicas = 5];
+    let changes: [Change; 2] = [|new| new.owner = None, |new| new.view.replicas = 5];
     for change in changes {
         let (client, asked) = server(move |method, path, _| match *method {
             Method::PATCH if path.ends_with("/web") => refusal(403, 0),
@@ -130,7 +130,7 @@ async fn every_forbidden_write_triggers_a_review_of_permissions() {
         }),
         ("PUT foos/foo/status", |_, _| {}),
         ("PUT foos/foo/status", |_, deployment| {
-            deployment.view.owner = None;
+            deployment.owner = None;
         }),
         ("PUT foos/foo/status", |foo, _| {
             foo.view.spec = Err("spec: no".into());

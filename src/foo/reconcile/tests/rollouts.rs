@@ -11,7 +11,7 @@ fn outdated(name: &str) -> (Object<Foo>, Object<Deployment>) {
     foo.key = foo.key.sibling(name);
     foo.view.spec.as_mut().unwrap().deployment_name = name.to_owned();
     deployment.key = deployment.key.sibling(name);
-    deployment.view.owner.as_mut().unwrap().name = name.into();
+    deployment.owner.as_mut().unwrap().name = name.into();
     deployment.view.labels = Arc::new(Labels {
         controller: Some(name.into()),
         ..(*deployment.view.labels).clone()

@@ -11,21 +11,21 @@ async fn superseded_deployments_are_those_of_the_foo() {
     let mut renamed = foo();
     renamed.view.status.deployment_name = Some("served".into());
     let reconciler = reconciler(&client, renamed.clone(), deployment());
-    let add = |name: &str, change: fn(&mut Deployment)| {
+    let add = |name: &str, change: fn(&mut Object<Deployment>)| {
         let mut other = deployment();
         other.key = renamed.key.sibling(name);
-        change(&mut other.view);
+        change(&mut other);
         reconciler.apply_deployment(other);
     };
     // A Deployment without the annotation, as earlier releases created it.
     add("served", |d| {
-        d.foo_generation = None;
+        d.view.foo_generation = None;
     });
     add("never-available", |d| {
-        d.foo_generation = Some(1);
+        d.view.foo_generation = Some(1);
     });
     add("a-copy", |d| {
-        d.foo_generation = None;
+        d.view.foo_generation = None;
     });
     add("of-an-earlier-foo", |d| {
         d.owner.as_mut().unwrap().uid = "earlier".into();
@@ -62,7 +62,7 @@ async fn the_serving_deployment_is_scaled_until_the_new_one_is_available() {
         let mut new = deployment();
         new.view.progress.available = 0;
         if is_another {
-            new.view.owner = None;
+            new.owner = None;
         }
         let reconciler = reconciler(&client, foo.clone(), new);
         let mut old = deployment();

@@ -33,8 +33,9 @@ use crate::{
         key::Key,
         kind::Kind,
         object::{Cached, Field, Meta, Metadata, Primary},
+        reference::References,
     },
-    cache::store::{Snapshot, Store},
+    cache::store::{Owners, Snapshot, Store},
     client::fence::term::Term,
     config::{app::tests::APP, environment::Host, settings::Config},
     controller::{Controller, builder::Builder},
@@ -129,9 +130,9 @@ impl<const IS_ODD: bool> Cached for Object<IS_ODD> {
         &self.uid
     }
 
-    fn references(&self) -> impl Iterator<Item = &str> {
+    fn references(&self, to: &mut References<'_>) {
         self.called("Cached::references");
-        std::iter::once(self.name.as_str())
+        to.sibling::<Thing>(&self.name);
     }
 
     fn content(&self, state: &mut impl Hasher) {
@@ -461,7 +462,7 @@ fn q6_a_panic_in_any_method_leaves_the_store_consistent() {
         "Cached::content",
         "PartialEq::eq",
     ] {
-        let store = Store::<Odd>::new(&[None]);
+        let store = Store::<Odd>::new(&[None], Owners::default());
         let key = Key::new("n", "bad");
         let put = || {
             store.list_begins(0);
@@ -475,18 +476,18 @@ fn q6_a_panic_in_any_method_leaves_the_store_consistent() {
         let answer = catch_unwind(AssertUnwindSafe(|| store.record_response(answer, sent)));
         PANICS.set("");
         assert_eq!(store.version(&key), Some(1 + u64::from(answer.is_ok())));
-        assert_eq!(store.referrers(&key), vec![key.clone()]);
+        assert_eq!(store.referrers(&THING, &key), vec![key.clone()]);
 
         PANICS.set(method);
         assert!(store.delete(0, &key, 3).is_some());
         PANICS.set("");
-        assert_eq!((store.len(), store.referrers(&key)), (0, vec![]));
+        assert_eq!((store.len(), store.referrers(&THING, &key)), (0, vec![]));
 
         put();
         store.list_begins(0);
         PANICS.set(method);
         assert_eq!(store.list_ends(0, 4).len(), 1);
         PANICS.set("");
-        assert_eq!((store.len(), store.referrers(&key)), (0, vec![]));
+        assert_eq!((store.len(), store.referrers(&THING, &key)), (0, vec![]));
     }
 }

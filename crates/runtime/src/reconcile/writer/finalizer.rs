@@ -165,9 +165,7 @@ impl<P: Primary> Writer<P> {
         let answer = self.written(cx, key, answer)?;
         let by = cx.wanted_by();
         (self.history).record(key, by, asked, version, Some(answer.version));
-        Ok(Snapshot {
-            version: answer.version,
-            view: (self.store.record_response(answer, expectation)).ok_or(ApiError::Conflict)?,
-        })
+        let now = self.store.record_response(answer, expectation);
+        now.ok_or(ApiError::Conflict)
     }
 }

@@ -79,7 +79,7 @@ const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 #[must_use = "nobody else reports what is overruled"]
 pub struct Patched<V> {
     /// The object after the patch.
-    pub view: Arc<V>,
+    pub actual: Snapshot<V>,
     /// Whether the patch changed the object.
     pub changed: bool,
     /// The changes without effect, although the API server accepted the patch: an admission policy or a webhook overrides them.
@@ -159,7 +159,7 @@ impl<V: Cached> Writer<V> {
         cx: &Context<'_, P>,
         key: &Key,
         body: &impl Serialize,
-    ) -> Result<Arc<V>, ApiError> {
+    ) -> Result<Snapshot<V>, ApiError> {
         if key.namespace() != cx.key().namespace() {
             let words = format!("refusing to create {key} outside the namespace of its owner");
             return Err(ApiError::Rejected(words));
@@ -203,7 +203,7 @@ impl<V: Cached> Writer<V> {
     ) -> Result<Patched<V>, ApiError> {
         if !self.is_needed(key, seen, asked) {
             return Ok(Patched {
-                view: Arc::clone(&seen.view),
+                actual: seen.clone(),
                 changed: false,
                 overruled: Some(asked.clone()),
             });
@@ -226,8 +226,8 @@ impl<V: Cached> Writer<V> {
         self.note_unknown(cx, key, &answer, Desired::Fields(asked), seen.version);
         let answer = self.written(cx, key, answer)?;
         let version = answer.version;
-        let view = self.store.record_response(answer, expectation);
-        let view = view.ok_or(ApiError::Conflict)?;
+        let actual = self.store.record_response(answer, expectation);
+        let actual = actual.ok_or(ApiError::Conflict)?;
         let changed = version != seen.version;
         if changed {
             let (by, write) = (cx.wanted_by(), Desired::Fields(asked));
@@ -235,14 +235,14 @@ impl<V: Cached> Writer<V> {
             let fields = brief(&names_of_fields(asked));
             info!(object = %cx.key(), dependent = %key, fields, "changed the {}", V::KIND.kind);
         }
-        let overruled = plan(&view);
+        let overruled = plan(&actual);
         let had_effect = overruled.is_none();
-        (self.history).record_patch(key, asked, &view, expectation, had_effect);
+        (self.history).record_patch(key, asked, &actual, expectation, had_effect);
         if !had_effect {
             self.store.note_unheeded(key);
         }
         Ok(Patched {
-            view,
+            actual,
             changed,
             overruled,
         })
@@ -262,7 +262,7 @@ impl<V: Cached> Writer<V> {
         key: &Key,
         mut manifest: Value,
         plan: impl Fn(&V) -> Option<Value>,
-    ) -> Result<Arc<V>, ApiError> {
+    ) -> Result<Snapshot<V>, ApiError> {
         if self.store.get(key).is_none() {
             // The API server requires `apiVersion` and `kind` for custom resources.
             manifest["apiVersion"] = V::KIND.api_version().into();
@@ -286,12 +286,12 @@ impl<V: Cached> Writer<V> {
         // `None`: the object was deleted right after its creation.
         let actual = self.store.get(key).ok_or(ApiError::Conflict)?;
         Self::check_owner(cx, key, &actual)?;
-        let Some(patch) = plan(&actual.view) else {
-            return Ok(actual.view);
+        let Some(patch) = plan(&actual) else {
+            return Ok(actual);
         };
         let patched = self.patch(cx, key, &actual, &patch, plan).await?;
         match patched.overruled {
-            None => Ok(patched.view),
+            None => Ok(patched.actual),
             Some(missing) => Err(ApiError::Overruled(
                 V::KIND.kind,
                 key.name().to_owned(),
@@ -360,7 +360,7 @@ impl<V: Cached> Writer<V> {
         &self,
         cx: &Context<'_, P>,
         key: &Key,
-    ) -> Result<Option<V>, ApiError> {
+    ) -> Result<Option<Snapshot<V>>, ApiError> {
         cx.check_dry_run()?;
         let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
         let api = self.api(key);
@@ -385,7 +385,8 @@ impl<V: Cached> Writer<V> {
             }
         })?;
         let mut found = found.items.into_iter();
-        Ok(found.find(|now| now.key == *key).map(|now| now.view))
+        let found = found.find(|now| now.key == *key);
+        Ok(found.map(|now| self.store.snapshot(now).1))
     }
 
     /// Fails with [`ApiError::Foreign`] if the reconciled object does not control this object.
@@ -394,7 +395,7 @@ impl<V: Cached> Writer<V> {
         key: &Key,
         actual: &Snapshot<V>,
     ) -> Result<(), ApiError> {
-        if is_controlled(&*actual.view, &*cx.seen.view) {
+        if actual.is_controlled_by(&**cx.seen) {
             Ok(())
         } else {
             Err(ApiError::Foreign(V::KIND.kind, key.name().to_owned()))
@@ -506,10 +507,6 @@ fn based_on(version: u64) -> Result<String, ApiError> {
         return Err(ApiError::transient(words));
     }
     Ok(version.to_string())
-}
-
-fn is_controlled<V: Cached, P: Primary>(object: &V, by: &P) -> bool {
-    object.owner().is_some_and(|owner| *owner.uid == *by.uid())
 }
 
 /// Describes a patch in a message by the names of its fields. Values are left out, because they may be long or secret.

@@ -201,12 +201,12 @@ impl<P: Primary> Writer<P> {
         &self,
         cx: &Context<'_, P>,
         seen: &Snapshot<P>,
-    ) -> Result<P, ApiError> {
+    ) -> Result<Snapshot<P>, ApiError> {
         let key = cx.key();
         let asked = self.store.now(key);
         let current = self.get_live(cx, key).await?;
-        let current = current
-            .filter(|is| is.uid() == seen.view.uid() && asks_for(is) == asks_for(&*seen.view));
+        let current =
+            current.filter(|is| is.uid() == seen.uid() && asks_for(&**is) == asks_for(&**seen));
         // If the cached object is not current, it is marked as doubtful, and the next reconcile begins with a live read.
         // Waiting for the watch is not enough: if this response is wrong, the watch delivers no change.
         let standing = match current {

@@ -26,6 +26,7 @@ use crate::{
         failure::Failure as _,
         kind::Kind,
         plain::{Custom, Dependent, Fields, Spec},
+        reference::References,
     },
     config::{app::tests::APP, environment::Host},
     controller::builder::Builder,
@@ -57,8 +58,8 @@ struct Said {
 impl Spec for Wish {
     const KIND: Kind = Kind::custom("example.com", "v1", "Wish", "wishes");
     type Status = Said;
-    fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        std::iter::once(name)
+    fn references(&self, to: &mut References<'_>) {
+        to.sibling::<Dependent<Data>>(to.key().name());
     }
     fn observed_generation(status: &Said) -> Option<i64> {
         status.observed_generation
@@ -72,7 +73,6 @@ struct Data {
 
 impl Fields for Data {
     const KIND: Kind = Kind::of::<ConfigMap>();
-    const OWNER: Option<Kind> = Some(Wish::KIND);
 }
 
 /// Each Wish gets a `ConfigMap` with its text, and is granted outside the cluster.
@@ -898,9 +898,6 @@ async fn i6_a_status_that_is_pruned_is_written_once() {
     impl Spec for Timer {
         const KIND: Kind = Kind::custom("example.com", "v1", "Timer", "timers");
         type Status = Timed;
-        fn references<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-            std::iter::once(name)
-        }
         fn observed_generation(status: &Timed) -> Option<i64> {
             status.observed_generation
         }
