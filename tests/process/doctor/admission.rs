@@ -242,6 +242,9 @@ async fn serve(ready: Option<bool>) {
 async fn blocking_webhooks_are_listed() {
     let _alone = judged().await;
     let leases = &["coordination.k8s.io/v1/leases"][..];
+    let accounts = &["/v1/serviceaccounts"][..];
+    let rejects =
+        "the fencing policy rejects the writes of a new leader until it has written the record";
     let deployments = &["apps/v1/deployments"][..];
     // Never used for a connection: the test sends no write that matches.
     let ca = &Value::from("Y2VydGlmaWNhdGU=");
@@ -322,11 +325,25 @@ async fn blocking_webhooks_are_listed() {
         (
             Some(true),
             "Ignore",
-            30,
-            &["/v1/serviceaccounts"],
+            10,
+            accounts,
             &up(ca),
             0,
-            format!("ok webhooks on the Lease: matched by {id} (Ignore, 30s)"),
+            format!(
+                "warning webhooks on the Lease: {id} may take 10s (timeoutSeconds) for a write to serviceaccounts: while the \
+                 webhook does not respond, {rejects}: {exclude}"
+            ),
+        ),
+        (
+            None,
+            "Fail",
+            1,
+            accounts,
+            &none,
+            1,
+            format!(
+                "error webhooks on the Lease: {id} blocks writes to serviceaccounts, and {rejects}: {gone}, {fails}: {exclude}"
+            ),
         ),
         (None, "Fail", 1, deployments, &none, 1, refuses(gone)),
         (

@@ -191,29 +191,18 @@ async fn lease_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
         let Some(judged) = judged(&writes, &[at], by) else {
             continue;
         };
-        let mut matched = writes.iter().filter(|it| by(it, &at.labels) > Judges::No);
-        let limit = if matched.any(is_renewal) {
-            renewal
-        } else {
-            MUTATION_TIMEOUT
-        };
-        match on_renewals(hook, &judged, limit) {
+        match on_renewals(hook, &judged, renewal) {
             Some((grade, text)) => found.push((grade, exclude(&text, "its namespaceSelector"))),
             None => well.push(hook.described()),
         }
     }
-    let (lease, record): (Vec<_>, Vec<_>) = writes.into_iter().partition(is_renewal);
-    for (write, writes, limit) in [
-        ("a renewal", lease, renewal),
-        ("this write", record, MUTATION_TIMEOUT),
-    ] {
-        for (take, judged) in together(hooks, &writes, &[at], limit) {
-            let text = format!(
-                "{take} for a write to {}, and {write} times out after {limit:?}: while they do not respond, no replica can lead",
-                judged.resources()
-            );
-            found.push(warning(exclude(&text, "each namespaceSelector")));
-        }
+    for (take, judged) in together(hooks, &writes, &[at], renewal) {
+        let text = format!(
+            "{take} for a write to {}: while they do not respond, {}",
+            judged.within(renewal),
+            judged.effect()
+        );
+        found.push(warning(exclude(&text, "each namespaceSelector")));
     }
     Ok(worst(found, || match well.len() {
         0 => ok("no webhook matches"),
@@ -242,29 +231,24 @@ async fn lease_writes(doctor: &Doctor, namespace: &str, name: &str) -> Result<Ve
     Ok(writes)
 }
 
-/// Whether a write renews the Lease. Otherwise, it is for the fencing record, which waits longer for webhooks.
-fn is_renewal(write: &Write) -> bool {
-    write.plural == "leases"
-}
-
 /// Returns the possible effect of a webhook on renewals.
 fn on_renewals(hook: &Hook, judged: &Judged, renewal: Duration) -> Option<Verdict> {
     let Hook { id, down, .. } = hook;
     let limit = hook.timeout();
-    let resources = judged.resources();
+    let (resources, effect) = (judged.resources(), judged.effect());
     match down {
         Some(why) if hook.fails() && judged.judges == Judges::Yes => Some(error(format!(
-            "{id} blocks writes to {resources}, and no replica can lead: {why}, and its failurePolicy is Fail"
+            "{id} blocks writes to {resources}, and {effect}: {why}, and its failurePolicy is Fail"
         ))),
         Some(why) if hook.fails() => Some(warning(format!(
-            "{id} may block writes to {resources}, and then no replica can lead: {why}, and its failurePolicy is Fail"
+            "{id} may block writes to {resources}, and then {effect}: {why}, and its failurePolicy is Fail"
         ))),
         _ if limit >= renewal => Some(warning(format!(
-            "{id} may take {limit:?} (timeoutSeconds) for a write to {resources}, and a renewal times out after \
-             {renewal:?}: while the webhook does not respond, no replica can lead"
+            "{id} may take {limit:?} (timeoutSeconds) for a write to {}: while the webhook does not respond, {effect}",
+            judged.within(renewal)
         ))),
         _ if hook.fails() => Some(warning(format!(
-            "while {id} does not respond, no replica can lead: it matches writes to {resources}, and its failurePolicy is Fail"
+            "while {id} does not respond, {effect}: it matches writes to {resources}, and its failurePolicy is Fail"
         ))),
         _ => None,
     }
@@ -407,6 +391,30 @@ impl Judged<'_> {
     fn resources(&self) -> String {
         let all: Vec<_> = self.resources.iter().map(|it| &**it).collect();
         all.join(", ")
+    }
+
+    /// Whether the writes of an election include those to the Lease, and not only those to the fencing record.
+    fn has_lease(&self) -> bool {
+        self.resources.contains("leases")
+    }
+
+    /// Returns the resources of an election, with the time limit of a renewal.
+    fn within(&self, renewal: Duration) -> String {
+        let resources = self.resources();
+        if self.has_lease() {
+            format!("{resources}, and a renewal times out after {renewal:?}")
+        } else {
+            resources
+        }
+    }
+
+    /// Returns the effect of a failed write of an election.
+    fn effect(&self) -> &'static str {
+        if self.has_lease() {
+            "no replica can lead"
+        } else {
+            "the fencing policy rejects the writes of a new leader until it has written the record"
+        }
     }
 }
 
