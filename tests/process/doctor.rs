@@ -242,6 +242,19 @@ async fn the_state_of_the_lease_is_reported() {
         0,
         &["ok Lease: foo-system/foo-controller: none yet, the first replica creates it"],
     );
+    let count = "count/leases.coordination.k8s.io";
+    kubectl(&format!("create quota q --hard={count}=0 -n foo-system")).await;
+    let status = json!({ "status": { "hard": { count: "0" }, "used": { count: "0" } } });
+    patch("quota q --subresource=status", &status).await;
+    let said = administrator().await;
+    kubectl("delete quota q -n foo-system").await;
+    said.is_but_for(
+        1,
+        &[
+            "error Lease: foo-system/foo-controller: none yet, and no replica can create it: ResourceQuota foo-system/q is \
+             used up: count/leases.coordination.k8s.io 0 of 0; raise it",
+        ],
+    );
     doctor(CLUSTER.kubeconfig(), &["--leader-election=false"])
         .await
         .is_but_for(

@@ -8,10 +8,11 @@ use k8s_openapi::api::{
 use kube::Api;
 
 use super::{
+    namespaces::{count, full_quotas},
     subject::Doctor,
     verdict::{Verdict, error, failed, is_forbidden, ok, skipped, warning},
 };
-use crate::api::failure::brief;
+use crate::api::{failure::brief, kind::Kind};
 
 pub async fn examine(doctor: &Doctor) -> Verdict {
     let (namespace, name) = match doctor.lease() {
@@ -23,14 +24,18 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
     match leases.get_opt(name).await {
         Ok(None) => {
             let namespaces: Api<Namespace> = Api::all(doctor.client.clone());
-            match namespaces.get_metadata_opt(namespace).await {
-                Ok(None) => error(format!(
+            // Without the permission to read namespaces, the namespace is assumed to exist.
+            if let Ok(None) = namespaces.get_metadata_opt(namespace).await {
+                return error(format!(
                     "there is no namespace {namespace}: create it, or set another leader_election.lease_namespace"
+                ));
+            }
+            let count = count(&Kind::of::<Lease>());
+            match &*full_quotas(doctor, &[namespace], |it| it == count).await {
+                [] => ok(format!("{object}: none yet, the first replica creates it")),
+                [quota, ..] => error(format!(
+                    "{object}: none yet, and no replica can create it: {quota}; raise it"
                 )),
-                // Without the permission to read namespaces, the namespace is assumed to exist.
-                Ok(Some(_)) | Err(_) => {
-                    ok(format!("{object}: none yet, the first replica creates it"))
-                }
             }
         }
         Ok(Some(lease)) => {

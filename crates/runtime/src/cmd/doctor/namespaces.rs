@@ -14,7 +14,10 @@ use super::{
     subject::{Doctor, Namespace, Primaries},
     verdict::{Verdict, ok, warning, worst},
 };
-use crate::config::app::{App, PodSecurity};
+use crate::{
+    api::kind::Kind,
+    config::app::{App, PodSecurity},
+};
 
 /// The label with the enforced level of the Pod Security Standards.
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
@@ -39,7 +42,19 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Verdict> {
         found.extend(level.and_then(|it| refused(doctor.app, plural, name, objects, it)));
         found.extend(failing(plural, name, objects));
     }
-    found.extend(quotas(doctor, primaries.keys().map(|it| &**it).collect()).await);
+    if !primaries.is_empty() {
+        let places: Vec<_> = primaries.keys().map(|it| &**it).collect();
+        let written = doctor.needs.rights.iter().map(|right| count(&right.kind));
+        let written: Vec<_> = written.collect();
+        let full = full_quotas(doctor, &places, |resource| {
+            is_of_pods(resource) || written.iter().any(|it| it == resource)
+        });
+        found.extend(full.await.into_iter().map(|quota| {
+            warning(format!(
+                "{quota}: new pods or objects there are rejected; raise it, or delete what is not needed"
+            ))
+        }));
+    }
     found.extend(own_pods(doctor, namespaces).await);
     let count: usize = primaries.values().map(|it| it.count).sum();
     Ok(worst(found, || {
@@ -85,57 +100,54 @@ fn failing(plural: &str, namespace: &str, objects: &Primaries) -> Vec<Verdict> {
     failure.chain(finalizers).collect()
 }
 
-/// Returns warnings about quotas that leave no room for another object or its pods.
-async fn quotas(doctor: &Doctor, namespaces: Vec<&str>) -> Vec<Verdict> {
-    if namespaces.is_empty() {
-        return Vec::new();
-    }
+/// Returns the quotas in these namespaces that leave no room for another object or its pods. `matters` selects their resources.
+pub async fn full_quotas(
+    doctor: &Doctor,
+    namespaces: &[&str],
+    matters: impl Fn(&str) -> bool,
+) -> Vec<String> {
     let quotas = all::<ResourceQuota>(&doctor.client, &ListParams::default()).await;
     // Without the permission, the check is skipped.
     let quotas = quotas.unwrap_or_default();
-    let written: Vec<_> = doctor
-        .needs
-        .rights
-        .iter()
-        .map(|right| {
-            let dot = if right.kind.group.is_empty() { "" } else { "." };
-            format!("count/{}{dot}{}", right.kind.plural, right.kind.group)
-        })
-        .collect();
     let here = quotas.iter().filter(|quota| {
         let namespace = quota.namespace().unwrap_or_default();
         namespaces.contains(&&*namespace)
     });
     here.filter_map(|quota| {
-        let resources = used_up(&quota.data, &written);
+        let resources = used_up(&quota.data, &matters);
         (!resources.is_empty()).then(|| {
-            warning(format!(
-                "ResourceQuota {}/{} is used up: {}: new pods or objects there are rejected; raise it, or delete what is \
-                 not needed",
+            format!(
+                "ResourceQuota {}/{} is used up: {}",
                 quota.namespace().unwrap_or_default(),
                 quota.name_any(),
                 few(resources)
-            ))
+            )
         })
     })
     .collect()
 }
 
-/// Returns the exhausted resources of a quota that pods or the controller's objects need.
-fn used_up(quota: &Value, written: &[String]) -> Vec<String> {
+/// Returns the resource by which quotas limit the number of objects.
+pub fn count(kind: &Kind) -> String {
+    let dot = if kind.group.is_empty() { "" } else { "." };
+    format!("count/{}{dot}{}", kind.plural, kind.group)
+}
+
+fn is_of_pods(resource: &str) -> bool {
+    let computed = resource
+        .strip_prefix("requests.")
+        .or(resource.strip_prefix("limits."));
+    matches!(resource, "pods" | "count/pods" | "count/replicasets.apps")
+        || matches!(computed.unwrap_or(resource), "cpu" | "memory")
+}
+
+/// Returns the exhausted resources of a quota that `matters` selects.
+fn used_up(quota: &Value, matters: impl Fn(&str) -> bool) -> Vec<String> {
     let spec = &quota["spec"];
     // Such a quota applies to some of the pods only.
     if spec["scopeSelector"].is_object() || items(&spec["scopes"]).next().is_some() {
         return Vec::new();
     }
-    let matters = |resource: &str| {
-        let computed = resource
-            .strip_prefix("requests.")
-            .or(resource.strip_prefix("limits."));
-        matches!(resource, "pods" | "count/pods" | "count/replicasets.apps")
-            || matches!(computed.unwrap_or(resource), "cpu" | "memory")
-            || written.iter().any(|it| it == resource)
-    };
     let status = &quota["status"];
     let hard = status["hard"].as_object().into_iter().flatten();
     let hard = hard.filter(|(resource, _)| matters(resource));
@@ -240,7 +252,7 @@ mod tests {
 
     #[test]
     fn quotas_that_are_used_up_are_found() {
-        let written = ["count/deployments.apps".to_owned()];
+        let matters = |resource: &str| is_of_pods(resource) || resource == "count/deployments.apps";
         for (hard, used, expected) in [
             (
                 json!({ "pods": "2" }),
@@ -262,9 +274,9 @@ mod tests {
             ),
         ] {
             let mut quota = json!({ "status": { "hard": hard, "used": used } });
-            assert_eq!(few(used_up(&quota, &written)), expected, "{quota}");
+            assert_eq!(few(used_up(&quota, matters)), expected, "{quota}");
             quota["spec"] = json!({ "scopes": ["BestEffort"] });
-            assert!(used_up(&quota, &written).is_empty(), "{quota}");
+            assert!(used_up(&quota, matters).is_empty(), "{quota}");
         }
     }
 
