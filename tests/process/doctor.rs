@@ -481,12 +481,23 @@ async fn a_policy_for_another_lease_is_reported() {
     let is = async |code: i32, line: &str| administrator().await.is_but_for(code, &[line]);
     let param = |namespace: &str, name: &str| json!({ "spec": { "paramRef": { "namespace": namespace, "name": name } } });
     patch(binding, &param("elsewhere", "foo-controller-fencing")).await;
-    is(
-        1,
-        "error fencing policy: foo-controller-fencing uses the record serviceaccount/foo-controller-fencing in elsewhere, \
-         but the Lease's is foo-controller-fencing in foo-system: specify that in the binding's paramRef",
-    )
-    .await;
+    for (action, effect) in [
+        ("Allow", "is not in force"),
+        (
+            "Deny",
+            "rejects all matching writes, also those of other users",
+        ),
+    ] {
+        let action = json!({ "spec": { "paramRef": { "parameterNotFoundAction": action } } });
+        patch(binding, &action).await;
+        let line = format!(
+            "error fencing policy: foo-controller-fencing {effect}: its record serviceaccount/foo-controller-fencing in \
+             elsewhere is missing; the Lease's is foo-controller-fencing in foo-system: specify that in the binding's paramRef"
+        );
+        is(1, &line).await;
+    }
+    let allow = json!({ "spec": { "paramRef": { "parameterNotFoundAction": "Allow" } } });
+    patch(binding, &allow).await;
     patch(binding, &param("foo-system", "foo-controller-fencing")).await;
     // With another Lease, the installed policy is the wrong one.
     let other = doctor(CLUSTER.kubeconfig(), &["--lease-name=other"]).await;

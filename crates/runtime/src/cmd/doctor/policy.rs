@@ -38,8 +38,10 @@ struct Election {
     record: String,
     /// The annotation of the record with the leader's identity.
     key: String,
-    /// The identity in that annotation, if the record exists.
-    recorded: Option<String>,
+    /// The identity in that annotation.
+    recorded: String,
+    /// The namespaces and names of records that bindings use and that do not exist.
+    missing: Vec<[String; 2]>,
     /// The annotation of the record with the controller's service account, and the user name of that account.
     account: (String, String),
     /// The holder of the Lease.
@@ -76,8 +78,9 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
     let [key, account] = [holder_key(doctor.app), account_key(doctor.app)];
     let record = settings.record_name();
     let found = record_in(client, namespace, &record).await?;
-    let recorded = found.as_ref().map(|it| it.get(&key).cloned());
-    let named = found.as_ref().and_then(|it| it.get(&account));
+    let found = found.unwrap_or_default();
+    let recorded = found.get(&key).cloned().unwrap_or_default();
+    let named = found.get(&account);
     let named = named.map_or(doctor.app.name, String::as_str);
     let user = format!("{ACCOUNT}{namespace}:{named}");
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
@@ -89,11 +92,12 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
     };
     let holder = lease.and_then(|lease| lease.spec?.holder_identity);
     let holder = holder.unwrap_or_default();
-    let election = Election {
+    let mut election = Election {
         namespace: namespace.to_owned(),
         record,
         key,
-        recorded: recorded.map(Option::unwrap_or_default),
+        recorded,
+        missing: Vec::new(),
         account: (account, user),
         user: user_of(doctor, namespace, &holder).await?,
         holder,
@@ -105,7 +109,12 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
             .iter()
             .any(|it| spec["policyName"] == it.name_any());
         let [at, of] = record_of(spec);
-        if is_one && at != namespace && record_in(client, at, of).await?.is_some() {
+        if !is_one || of.is_empty() {
+            continue;
+        }
+        if record_in(client, at, of).await?.is_none() {
+            election.missing.push([at, of].map(str::to_owned));
+        } else if at != namespace {
             elsewhere.push((text(&spec["policyName"]).to_owned(), at.to_owned()));
         }
     }
@@ -220,6 +229,13 @@ fn judge(
 ) -> Verdict {
     let part = format!("{}-fencing", app.name);
     let all: Vec<_> = policies.iter().collect();
+    // A policy without its record may reject the writes of all installations.
+    let blocking = bindings.iter().map(|binding| &binding.data["spec"]);
+    let mut blocking =
+        blocking.filter(|spec| spec["paramRef"]["parameterNotFoundAction"] == "Deny");
+    if let Some(lacking) = blocking.find_map(|spec| has_its_record(election, spec).err()) {
+        return lacking;
+    }
     // The other policies may belong to other installations.
     let goes_by_ours = |policy: &&&DynamicObject| {
         bindings.iter().any(|binding| {
@@ -301,6 +317,7 @@ fn is_bound(election: &Election, name: &str, bindings: &[DynamicObject]) -> Resu
                 "{name} rejects nothing: its binding's validationActions lack Deny; {APPLY}"
             )));
         }
+        has_its_record(election, spec)?;
         let [at, of] = record_of(spec);
         if (of, at) != (record, namespace) {
             return Err(error(format!(
@@ -310,6 +327,30 @@ fn is_bound(election: &Election, name: &str, bindings: &[DynamicObject]) -> Resu
         }
     }
     Ok(())
+}
+
+/// Checks that the record of a binding exists.
+fn has_its_record(election: &Election, binding: &Value) -> Result<(), Verdict> {
+    let Election {
+        namespace, record, ..
+    } = election;
+    let [at, of] = record_of(binding);
+    if !election.missing.iter().any(|it| *it == [at, of]) {
+        return Ok(());
+    }
+    let effect = match &binding["paramRef"]["parameterNotFoundAction"] {
+        action if action == "Deny" => "rejects all matching writes, also those of other users",
+        _ => "is not in force",
+    };
+    let mend = if [at, of] == [namespace, record] {
+        APPLY.to_owned()
+    } else {
+        format!("the Lease's is {record} in {namespace}: specify that in the binding's paramRef")
+    };
+    Err(error(format!(
+        "{} {effect}: its record serviceaccount/{of} in {at} is missing; {mend}",
+        text(&binding["policyName"])
+    )))
 }
 
 /// Checks that the policy applies to the leader's writes, and rejects writes that it cannot evaluate.
@@ -349,7 +390,7 @@ fn judges(election: &Election, condition: &str, user: &str) -> bool {
     literals.any(|literal| literal == user || (literal == key && annotated == user))
 }
 
-/// Checks that the record exists and names the holder of the Lease.
+/// Checks that the record names the holder of the Lease.
 fn names_the_leader(election: &Election, name: &str) -> Result<(), Verdict> {
     let Election {
         namespace,
@@ -358,11 +399,6 @@ fn names_the_leader(election: &Election, name: &str) -> Result<(), Verdict> {
         holder,
         ..
     } = election;
-    let Some(recorded) = recorded else {
-        return Err(error(format!(
-            "{name} is not in force: its record serviceaccount/{record} in {namespace} is missing; {APPLY}"
-        )));
-    };
     // A new leader writes only after the record names it.
     if !holder.is_empty() && recorded != holder {
         let [recorded, holder] = [recorded, holder].map(|name| brief(name));
@@ -395,7 +431,8 @@ mod tests {
             namespace: "n".to_owned(),
             record: "l-fencing".to_owned(),
             key: HOLDER_KEY.to_owned(),
-            recorded: Some(String::new()),
+            recorded: String::new(),
+            missing: Vec::new(),
             account: (String::new(), String::new()),
             holder: String::new(),
             user: None,
