@@ -26,7 +26,12 @@ use operator_runtime::{
 };
 use serde::Deserialize;
 
-use self::{cached::Foo, reconcile::FooReconciler, rollouts::Rollouts, status::ROLLOUT_QUEUED};
+use self::{
+    cached::{Deployment, Foo},
+    reconcile::FooReconciler,
+    rollouts::Rollouts,
+    status::ROLLOUT_QUEUED,
+};
 
 /// Number of Foos by readiness.
 pub const FOOS: Metric = Metric {
@@ -62,6 +67,7 @@ pub fn build(builder: &mut Builder<Foo>, config: FooConfig) -> FooReconciler {
         max_rollouts,
     } = config;
     let (foos, deployments) = (builder.primary(), builder.owns());
+    builder.deletes::<Deployment>();
     let store = Arc::clone(deployments.store());
     let rollouts = Arc::new(Rollouts::new(
         store,

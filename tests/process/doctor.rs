@@ -406,8 +406,8 @@ async fn missing_permissions_are_listed() {
             "skipped other installations: not allowed to list deployments: this requires the permissions of an administrator",
             "skipped namespaces with foos: not allowed to list foos: this requires the permissions of an administrator",
             "error permissions in all namespaces: not allowed to list foos, watch foos, list deployments, watch \
-             deployments, create deployments, patch deployments, update foos/status, create events, patch events in all \
-             namespaces: apply the ClusterRole in deploy/base and its binding",
+             deployments, create deployments, patch deployments, update foos/status, delete deployments, update \
+             foos/finalizers, create events, patch events in all namespaces: apply the ClusterRole in deploy/base and its binding",
             "error permissions for the Lease: not allowed to get leases/foo-controller, watch leases/foo-controller, patch \
              leases/foo-controller, create leases, create events, patch events in namespace foo-system: apply the Role in \
              deploy/base and its binding",
@@ -416,7 +416,24 @@ async fn missing_permissions_are_listed() {
         ],
     );
 
-    // One permission is missing in one of two namespaces.
+    // The checked permissions are those of deploy/.
+    let said = doctor(&nobody, &[]).await;
+    for (check, role) in [
+        ("in all namespaces", "clusterrole/foo-controller"),
+        ("for the Lease", "role/foo-controller"),
+    ] {
+        let role = kubectl(&format!("get {role} -o=json -n foo-system")).await;
+        let role: Value = serde_json::from_str(&role).unwrap();
+        let check = format!("error permissions {check}: not allowed to ");
+        let lines = said.lines();
+        let line = lines.iter().find_map(|line| line.strip_prefix(&check));
+        let checked = line.unwrap().rsplit_once(" in ").unwrap().0;
+        let checked = checked.split(" in ").next().unwrap().split(", ");
+        let checked: BTreeSet<_> = checked.map(str::to_owned).collect();
+        assert_eq!(checked, granted(&role), "{role}");
+    }
+
+    // Some permissions are missing in one of two namespaces.
     let folder = tempfile::tempdir().unwrap();
     let user = "system:serviceaccount:default:limited";
     let limited = kubeconfig_as(folder.path(), user);
@@ -443,12 +460,36 @@ async fn missing_permissions_are_listed() {
     let said = doctor(&limited, &["--namespace=default", "--namespace=elsewhere"]).await;
     let expected = [
         "ok permissions in namespace default: all granted",
-        "error permissions in namespace elsewhere: not allowed to patch deployments in namespace elsewhere: apply the \
-         ClusterRole in deploy/base and its binding",
+        "error permissions in namespace elsewhere: not allowed to patch deployments, delete deployments, update \
+         foos/finalizers in namespace elsewhere: apply the ClusterRole in deploy/base and its binding",
     ];
     assert_eq!(said.lines()[3..5], expected, "{said:?}");
     kubectl("delete namespace elsewhere --wait=false").await;
     kubectl("delete rolebinding limited").await;
+}
+
+/// Returns the permissions of a role as `verb resource`, or as `verb resource/name` if they are limited to one object.
+fn granted(role: &Value) -> BTreeSet<String> {
+    let list = |value: &Value| -> Vec<String> {
+        serde_json::from_value::<Option<_>>(value.clone())
+            .unwrap()
+            .unwrap_or_default()
+    };
+    let rules = role["rules"].as_array().unwrap().iter();
+    let rights = rules.flat_map(|rule| {
+        let name = list(&rule["resourceNames"]).pop();
+        let slash = name.map_or(String::new(), |name| format!("/{name}"));
+        let [resources, verbs] = ["resources", "verbs"].map(|field| list(&rule[field]));
+        let pairs = resources.into_iter().flat_map(move |resource| {
+            let with = format!("{resource}{slash}");
+            verbs
+                .clone()
+                .into_iter()
+                .map(move |verb| format!("{verb} {with}"))
+        });
+        pairs.collect::<Vec<_>>()
+    });
+    rights.collect()
 }
 
 /// Returns the output while a pod of this service account holds the Lease and is in the record. Deletes the pod afterwards.

@@ -51,6 +51,7 @@ pub struct Builder<P> {
     owners: Owners,
     primary: Arc<Writer<P>>,
     rights: Vec<Permission>,
+    unreviewed: Vec<Permission>,
     dependents: Vec<Box<dyn Informer<P>>>,
 }
 
@@ -78,6 +79,7 @@ impl<P: Primary> Builder<P> {
             owners,
             metrics: metrics.clone(),
             rights: vec![right],
+            unreviewed: Vec::new(),
             dependents: Vec::new(),
         }
     }
@@ -99,9 +101,9 @@ impl<P: Primary> Builder<P> {
     /// [reference](Cached::references) the changed one.
     ///
     /// - Reviewed permissions: create and patch.
-    /// - Not reviewed: delete, for a reconciler that deletes such objects.
-    /// - Not reviewed: update of the primary's subresource `finalizers`. The admission plugin
+    /// - Reviewed by `doctor` only: update of the primary's subresource `finalizers`. The admission plugin
     ///   `OwnerReferencesPermissionEnforcement` requires it, because the created objects block the deletion of their owner.
+    /// - For a reconciler that deletes such objects: see [`deletes`](Self::deletes).
     ///
     /// # Panics
     ///
@@ -123,6 +125,15 @@ impl<P: Primary> Builder<P> {
         let writer = Writer::new(&self.shared, &self.refusals, Arc::clone(&store));
         self.add(store, Some(Arc::clone(&writer.history)));
         writer
+    }
+
+    /// Declares that the reconciler deletes objects of a type that it owns. `doctor` reviews the permission.
+    pub fn deletes<V: Cached>(&mut self) {
+        self.unreviewed.push(Permission {
+            verb: "delete",
+            kind: V::KIND,
+            subresource: "",
+        });
     }
 
     /// Watches a resource type that this controller only reads. A change enqueues the objects that reference the changed one.
@@ -159,13 +170,21 @@ impl<P: Primary> Builder<P> {
         }));
     }
 
-    pub(crate) fn finish(self) -> (Arc<Writer<P>>, Informers<P>, RequiredAccess) {
+    pub(crate) fn finish(mut self) -> (Arc<Writer<P>>, Informers<P>, RequiredAccess) {
+        if self.rights.iter().any(|right| right.verb == "create") {
+            self.unreviewed.push(Permission {
+                verb: "update",
+                kind: P::KIND,
+                subresource: "finalizers",
+            });
+        }
         let mut watched = vec![P::KIND];
         watched.extend(self.dependents.iter().map(|informer| informer.kind()));
         let needs = RequiredAccess {
             primary: P::KIND,
             watched,
             rights: self.rights,
+            unreviewed: self.unreviewed,
         };
         let mut all: Vec<Box<dyn Informer<P>>> = vec![Box::new(Watched {
             store: Arc::clone(self.primary.store()),

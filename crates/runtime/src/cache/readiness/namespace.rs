@@ -23,6 +23,8 @@ pub struct RequiredAccess {
     pub watched: Vec<Kind>,
     /// Permissions for writes, in addition to the permissions for the watches.
     pub rights: Vec<Permission>,
+    /// Permissions that only `doctor` reviews: a replica without them may still serve many objects.
+    pub unreviewed: Vec<Permission>,
 }
 
 /// Permission for one verb on a resource type, or on its subresource if that is not empty.

@@ -29,6 +29,7 @@ fn needs() -> RequiredAccess {
             right("patch", owned, ""),
             right("update", primary, "status"),
         ],
+        unreviewed: Vec::new(),
     }
 }
 

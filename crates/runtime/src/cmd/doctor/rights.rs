@@ -1,4 +1,4 @@
-//! Permissions: those that a replica reviews at its start, and the others that it needs.
+//! Permissions: those that a replica reviews at its start, and the others that it uses.
 
 use futures::stream::{StreamExt as _, TryStreamExt as _, iter};
 use k8s_openapi::api::{
@@ -85,7 +85,7 @@ pub async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
     let watched = needs.watched.iter();
     let watched = watched.flat_map(|kind| to(&["list", "watch"], *kind));
     let permissions = watched
-        .chain(needs.rights.iter().copied())
+        .chain(needs.rights.iter().chain(&needs.unreviewed).copied())
         .chain(to_events());
     let missing = missing(doctor, namespace, permissions.map(|it| (it, None))).await;
     let mend = "apply the ClusterRole in deploy/base and its binding";
