@@ -70,6 +70,7 @@ pub fn build(builder: &mut Builder<Foo>, config: FooConfig) -> FooReconciler {
     builder.deletes::<Deployment>();
     let store = Arc::clone(deployments.store());
     let rollouts = Arc::new(Rollouts::new(
+        Arc::clone(foos.store()),
         store,
         image.clone(),
         NonZeroUsize::new(max_rollouts),

@@ -102,8 +102,7 @@ impl Reconciler for FooReconciler {
 impl FooReconciler {
     /// Adds Foos with a queued rollout to the work queue, one Foo for each free place in [`Rollouts`].
     fn wake(&self, cx: &Context<'_, Foo>) {
-        let exists = |foo: &Key| self.foos.store().version(foo).is_some();
-        for foo in self.rollouts.released(exists) {
+        for foo in self.rollouts.released() {
             cx.enqueue(foo);
         }
     }

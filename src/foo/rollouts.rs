@@ -13,10 +13,11 @@ use std::{
 use operator_runtime::{Key, Snapshot, Store};
 use parking_lot::Mutex;
 
-use super::cached::Deployment;
+use super::cached::{Deployment, Foo};
 
 /// The places for rollouts, and the queue of Foos that wait for a place.
 pub struct Rollouts {
+    foos: Arc<Store<Foo>>,
     deployments: Arc<Store<Deployment>>,
     image: String,
     /// `None`: no limit.
@@ -28,7 +29,7 @@ pub struct Rollouts {
 struct State {
     /// [`Store::changes`] when `under_way` was read.
     changes: Option<u64>,
-    /// The Deployments that the store shows in a rollout.
+    /// The Deployments that the store shows in a rollout, also of terminating Foos.
     under_way: Vec<Key>,
     /// Deployments whose patch is in flight, or whose patched version the store does not contain yet. (During a relist, the
     /// store ignores responses.)
@@ -76,11 +77,13 @@ impl Rollouts {
     /// Limits concurrent rollouts of `image` to `max`; `None`: no limit.
     #[must_use]
     pub fn new(
+        foos: Arc<Store<Foo>>,
         deployments: Arc<Store<Deployment>>,
         image: String,
         max: Option<NonZeroUsize>,
     ) -> Self {
         Self {
+            foos,
             deployments,
             image,
             max,
@@ -123,13 +126,14 @@ impl Rollouts {
 
     /// Returns one Foo from the queue for each free place, and removes it from the queue. Skips Foos that no longer exist.
     #[must_use]
-    pub fn released(&self, exists: impl Fn(&Key) -> bool) -> Vec<Key> {
+    pub fn released(&self) -> Vec<Key> {
         let mut state = self.state.lock();
         if state.queue.tickets.is_empty() {
             return Vec::new();
         }
         let free = self.free(&mut state, None);
         let released = std::iter::from_fn(|| state.queue.pop());
+        let exists = |foo: &Key| self.foos.version(foo).is_some();
         released.filter(exists).take(free).collect()
     }
 
@@ -146,7 +150,19 @@ impl Rollouts {
     pub fn under_way(&self) -> usize {
         let mut state = self.state.lock();
         self.read(&mut state);
-        state.under_way.len()
+        let under_way = state.under_way.iter();
+        under_way.filter(|it| self.holds_place(it)).count()
+    }
+
+    /// Whether the stored Deployment rolls out, for a Foo that is not terminating. A finalizer of another client may keep a
+    /// terminating Foo for long, and its Deployment is not reconciled any more.
+    fn holds_place(&self, deployment: &Key) -> bool {
+        let stored = self.deployments.get(deployment);
+        stored.is_some_and(|it| {
+            let owner = it.owner.as_ref();
+            let foo = owner.and_then(|owner| self.foos.get(&owner.key));
+            it.view.rolls_out(&self.image) && !foo.is_some_and(|foo| foo.deleting)
+        })
     }
 
     /// Returns the number of free places. The Deployment `this` is not counted as a holder.
@@ -154,25 +170,25 @@ impl Rollouts {
         let Some(max) = self.max.map(NonZeroUsize::get) else {
             return usize::MAX;
         };
-        let rolls_out = |deployment: &Key| {
-            let stored = self.deployments.get(deployment);
-            stored.is_some_and(|it| it.view.rolls_out(&self.image))
+        let others = |it: &&Key| Some(*it) != this;
+        let under_way = |state: &State| {
+            let all = state.under_way.iter().filter(others);
+            all.filter(|it| self.holds_place(it)).count()
         };
         // While rollouts are stuck, this avoids a scan of all Deployments at each event.
-        let others = |it: &&Key| Some(*it) != this;
-        let known = state.under_way.iter().filter(others);
-        if known.filter(|it| rolls_out(it)).count() >= max {
+        if under_way(state) >= max {
             return 0;
         }
         let mut starting = 0;
         state.starting.retain(|deployment, start| {
             let version = self.deployments.version(deployment);
             let is_open = !start.is_patched || version == Some(start.from);
-            starting += usize::from(is_open && others(&deployment) && !rolls_out(deployment));
+            starting +=
+                usize::from(is_open && others(&deployment) && !self.holds_place(deployment));
             is_open
         });
         self.read(state);
-        let under_way = state.under_way.iter().filter(others).count();
+        let under_way = under_way(state);
         max.saturating_sub(under_way + starting)
     }
 

@@ -80,7 +80,7 @@ impl Deployment {
         self.progress.observed_generation >= self.generation
     }
 
-    /// Whether the Deployment holds a place for its rollout. `image` is the configured image.
+    /// Whether the Deployment holds a place for its rollout, unless its Foo is terminating. `image` is the configured image.
     ///
     /// A rollout lasts from the patch until the Deployment controller has observed it and no pod of an earlier template is
     /// left. These rollouts hold no place:

@@ -1,22 +1,33 @@
 //! The limit on concurrent rollouts, `max_rollouts`.
 
+use std::collections::HashSet;
+
 use operator_testkit::api_server::Kind;
 use serde_json::Value;
 
 use super::{
-    super::trace::Call, Case, Violation, converge::text, deployments::is_going, made, named,
+    super::trace::Call,
+    Case, Violation,
+    converge::{owner, text},
+    deployments::is_going,
+    made, named,
 };
 
 /// A process has at most `max_rollouts` rollouts under way. Its rollouts count unless another client has changed the Deployment
-/// since.
+/// since, or its Foo is terminating.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
-    // Process that started each rollout, and the Deployment.
+    // Process that started each rollout, the Deployment, and the UID of its Foo.
     let mut started = Vec::new();
+    let mut terminating = HashSet::new();
     for (index, revision) in case.store.history().iter().enumerate() {
+        let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
+        let is_foo = revision.key.kind == Kind::Foo;
+        if let Some(foo) = after.filter(|it| is_foo && is_going(it)) {
+            terminating.insert(text(&foo["metadata"]["uid"]));
+        }
         if revision.key.kind != Kind::Deployment {
             continue;
         }
-        let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
         let call = case.writer(index);
         let writer = call.map(|call| call.who);
         let template = |of: Option<&Value>| of.map(|of| of["spec"]["template"].clone());
@@ -26,7 +37,7 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
             || after.is_some_and(|now| has_owner(now) && (rolls_out(now) || !is_observed(now)));
         // Another client has changed the Deployment, the rollout has ended, or the deleted Foo has orphaned the Deployment.
         if generation(before) != generation(after) && writer.is_none() || !is_under_way() {
-            started.retain(|(_, key)| *key != &revision.key);
+            started.retain(|(_, key, _)| *key != &revision.key);
         }
         // A webhook may change the template in a patch that only scales.
         let is_asked = call.is_some_and(|call| !call.body["spec"]["template"].is_null());
@@ -38,14 +49,18 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         if !call.is_some_and(is_known) {
             continue;
         }
-        let was_under_way = started.iter().any(|one| *one == (who, &revision.key));
+        let foo = after.map(owner).unwrap_or_default();
+        let was_under_way = started.contains(&(who, &revision.key, foo));
         let is_paused = after.is_some_and(|now| now["spec"]["paused"] == true);
         if was_under_way || is_paused || before.is_some_and(is_replacing) {
             continue;
         }
-        started.push((who, &revision.key));
+        started.push((who, &revision.key, foo));
         let max = case.life(who).map_or(0, |life| life.settings.max_rollouts);
-        let its = started.iter().filter(|one| one.0 == who).count();
+        let its = started
+            .iter()
+            .filter(|(by, _, foo)| *by == who && !terminating.contains(*foo));
+        let its = its.count();
         if max > 0 && its > max {
             found.push(Violation {
                 invariant: "I17",

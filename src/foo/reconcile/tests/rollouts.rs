@@ -104,6 +104,31 @@ async fn r12_a_full_limit_holds_back_the_pod_template_alone() {
     assert_eq!(patches.lock().pop(), Some(both));
 }
 
+/// A finalizer of another client may keep a terminating Foo and its Deployment for long. Its rollout holds no place.
+#[tokio::test]
+async fn r12_a_terminating_foo_gives_its_place_back() {
+    let (client, _) = server(|_, _, _| (500, Value::Null));
+    let (mut first, mut rolling) = outdated("first");
+    roll_out(&mut rolling.view);
+    let harness = reconciler(&client, first.clone(), rolling);
+    let (second, waiting) = outdated("second");
+    harness.apply_foo(second.clone());
+    harness.apply_deployment(waiting);
+    let reconciler = harness.reconciler();
+    let seen = reconciler.foos.store().get(&second.key).unwrap();
+    let cx = harness.context(&second.key, &seen);
+    assert!(reconciler.apply(&cx, &seen).await.unwrap().is_queued);
+    assert_eq!(reconciler.rollouts.under_way(), 1);
+
+    (first.version, first.view.deleting) = (8, true);
+    harness.apply_foo(first.clone());
+    let seen = reconciler.foos.store().get(&first.key).unwrap();
+    let cx = harness.context(&first.key, &seen);
+    reconciler.reconcile(&cx, &seen).await.unwrap();
+    assert_eq!(harness.enqueued(), [second.key]);
+    assert_eq!(reconciler.rollouts.under_way(), 0);
+}
+
 /// A rollout of the configured image holds its place until it is complete or paused, even if it fails.
 #[test]
 fn r12_a_rollout_holds_its_place() {
