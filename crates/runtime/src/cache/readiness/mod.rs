@@ -200,10 +200,14 @@ impl Scopes {
             if matches!(rights, Some(Permissions::Missing(_))) {
                 seen.found();
             }
-            let is_due = seen.is_due() || unseen.is_due();
-            let is_back = rights == Some(Permissions::Sufficient) && is_due;
-            let missing = self.learn(scope, rights, is_back);
-            if is_back {
+            let news = match (&rights, seen.is_due(), unseen.is_due()) {
+                (Some(Permissions::Sufficient), true, _) => Some("permissions restored"),
+                // The review may not cover the permission that the write lacked.
+                (Some(Permissions::Sufficient), _, true) => Some("no missing permission found"),
+                _ => None,
+            };
+            let missing = self.learn(scope, rights, news);
+            if news.is_some() {
                 seen.told();
                 unseen.told();
             }
@@ -321,9 +325,9 @@ impl Scopes {
         next
     }
 
-    /// Records the result of a permission check, `None` without a response. If `is_back`, rejected writes are retried. Returns
-    /// whether a permission is missing.
-    fn learn(&self, number: usize, answer: Option<Permissions>, is_back: bool) -> bool {
+    /// Records the result of a permission check, `None` without a response. If there are `news`, rejected writes are retried.
+    /// Returns whether a permission is missing.
+    fn learn(&self, number: usize, answer: Option<Permissions>, news: Option<&str>) -> bool {
         let mut missing = false;
         self.update(number, |scope| {
             scope.checked = Some(Instant::now());
@@ -340,15 +344,14 @@ impl Scopes {
                         warn!(namespace = scope.namespace, "{text}; retrying{lasting}");
                     }
                 }
-                _ if is_back => {
-                    scope.lacking.clear();
-                    self.regained.send_modify(|all| all[number] += 1);
-                    info!(
-                        namespace = scope.namespace,
-                        "permissions restored: retrying rejected writes"
-                    );
-                }
                 _ => scope.lacking.clear(),
+            }
+            if let Some(news) = news {
+                self.regained.send_modify(|all| all[number] += 1);
+                info!(
+                    namespace = scope.namespace,
+                    "{news}: retrying rejected writes"
+                );
             }
             scope.rights = rights;
         });

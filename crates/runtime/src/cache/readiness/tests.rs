@@ -4,7 +4,7 @@ use tokio::time::{advance, sleep};
 use tower::BoxError;
 
 use super::{namespace::Permission, *};
-use crate::api::kind::Kind;
+use crate::{api::kind::Kind, testing::fixtures::logged};
 
 const GRACE: Duration = Duration::from_secs(15);
 
@@ -70,7 +70,7 @@ async fn q5_each_scope_syncs_independently() {
     let [in_a, in_b] = ["a", "b"].map(|namespace| Key::new(namespace, "thing"));
     scopes.informer(1, PRIMARY).synced();
     scopes.informer(0, OWNED).synced();
-    scopes.learn(0, Some(Permissions::Sufficient), false);
+    scopes.learn(0, Some(Permissions::Sufficient), None);
     assert!(scopes.in_sync().borrow().is_empty());
     assert_eq!(
         scopes.failure().unwrap_or_default(),
@@ -78,7 +78,7 @@ async fn q5_each_scope_syncs_independently() {
     );
     synced(&scopes, 1);
     assert!(!scopes.is_in_sync(&in_b), "its rights are not known");
-    scopes.learn(1, None, false);
+    scopes.learn(1, None, None);
     assert!(scopes.is_in_sync(&in_b) && !scopes.is_in_sync(&in_a));
     assert_eq!(*scopes.ability().borrow(), Eligibility::Partial);
     assert!(
@@ -96,7 +96,7 @@ async fn q5_each_scope_syncs_independently() {
 async fn a_scope_that_is_forbidden_stops_no_other() {
     let scopes = scopes(&["a", "b"]);
     synced(&scopes, 0);
-    scopes.learn(0, Some(Permissions::Sufficient), false);
+    scopes.learn(0, Some(Permissions::Sufficient), None);
     let b = scopes.informer(1, PRIMARY);
     b.fails(Reason::Forbidden, "no rights in b".to_owned());
     assert_eq!(*scopes.ability().borrow(), Eligibility::Partial);
@@ -111,7 +111,7 @@ async fn q3h_retry_after_extends_the_grace_period() {
     let asked = GRACE * 3;
     let scopes = scopes(&["a"]);
     let watches = synced(&scopes, 0);
-    scopes.learn(0, Some(Permissions::Sufficient), false);
+    scopes.learn(0, Some(Permissions::Sufficient), None);
     for watch in &watches {
         watch.fails(Reason::Failing, "429".to_owned());
         watch.waits(asked);
@@ -126,12 +126,12 @@ async fn q3h_retry_after_extends_the_grace_period() {
 async fn a_namespace_is_dropped_after_the_grace_period_and_restored_immediately() {
     let scopes = scopes(&["a"]);
     let [parents, _] = synced(&scopes, 0);
-    scopes.learn(0, Some(Permissions::Sufficient), false);
+    scopes.learn(0, Some(Permissions::Sufficient), None);
     let ability = scopes.ability();
     let fails = || parents.fails(Reason::NotFound, "no CRD".to_owned());
-    let lacks = || _ = scopes.learn(0, Some(missing()), false);
+    let lacks = || _ = scopes.learn(0, Some(missing()), None);
     let works = || parents.works();
-    let may = || _ = scopes.learn(0, Some(Permissions::Sufficient), false);
+    let may = || _ = scopes.learn(0, Some(Permissions::Sufficient), None);
     let losses: [[&dyn Fn(); 2]; 2] = [[&fails, &works], [&lacks, &may]];
     for [lost, again] in losses {
         lost();
@@ -157,10 +157,10 @@ async fn a_namespace_is_dropped_after_the_grace_period_and_restored_immediately(
 async fn a_namespace_without_write_permissions_at_start_is_not_served() {
     let scopes = scopes(&["a"]);
     synced(&scopes, 0);
-    assert!(scopes.learn(0, Some(missing()), false));
+    assert!(scopes.learn(0, Some(missing()), None));
     assert_eq!(*scopes.ability().borrow(), Eligibility::None);
-    assert!(scopes.learn(0, None, false), "no answer changes nothing");
-    assert!(!scopes.learn(0, Some(Permissions::Sufficient), false));
+    assert!(scopes.learn(0, None, None), "no answer changes nothing");
+    assert!(!scopes.learn(0, Some(Permissions::Sufficient), None));
     assert_eq!(*scopes.ability().borrow(), Eligibility::Full);
 }
 
@@ -258,6 +258,7 @@ async fn r10f_rejection_counts_as_a_missing_permission() {
         (1, true, Reviews::Allow, 1..=1),
     ] {
         let before = scopes.rights_regained(&key);
+        let (log, _guard) = logged(tracing::Level::INFO);
         *reviews.lock() = (how, 0);
         for _ in 0..refused {
             scopes.refusals.refused(&key, for_want_of_rights);
@@ -270,6 +271,19 @@ async fn r10f_rejection_counts_as_a_missing_permission() {
         sleep(20 * MINUTE).await;
         let told = scopes.rights_regained(&key) - before;
         assert!(regained.contains(&told), "{refused}: {told}");
+        // Without a missing permission in a review, none is known to be restored.
+        let log = String::from_utf8_lossy(&log.lock()).into_owned();
+        let is_logged = |text: &str| log.contains(&format!("{text}: retrying rejected writes"));
+        assert_eq!(
+            is_logged("permissions restored"),
+            how == Reviews::Alternate,
+            "{log}"
+        );
+        let is_unproven = told > 0 && how != Reviews::Alternate;
+        assert!(
+            !is_unproven || is_logged("no missing permission found"),
+            "{log}"
+        );
         let asked = reviews.lock().1;
         assert!(asked <= 3 * 30 + refused / 2, "{refused}: {asked} reviews");
     }
