@@ -194,14 +194,32 @@ impl Candidate {
         Outcome::Failed
     }
 
-    /// Releases the Lease if this replica holds it.
+    /// Releases the Lease if this replica holds it. Reads the Lease first if the last observation names another holder, or none.
     ///
-    /// First waits for the writes in flight, at most `call`, because a released Lease lets another replica lead at once. If a
+    /// Then waits for the writes in flight, at most `call`, because a released Lease lets another replica lead at once. If a
     /// write may still land after that, the Lease is left to expire, which is later.
     ///
     /// A conflict means that the Lease was written after it was read. If another replica wrote it, there is nothing to release.
     /// If it was a late renewal of this replica, the retry releases it.
     pub(super) async fn release(&mut self) {
+        let identity = self.identity.as_str();
+        // This replica may hold the Lease by a write without a response, or from the previous process of its container.
+        if !self.guard.observed().names(identity) {
+            let lease = &self.lease;
+            if let Err(error) = self.leases.get_opt(&self.name).await {
+                let reason = cause::of_request(&error);
+                trace::failed(&Span::current(), "lease", &reason);
+                warn!(
+                    lease,
+                    "cannot read the lease to release it; if this replica holds it, it will expire: {reason}"
+                );
+                return;
+            }
+            if !self.guard.observed().names(identity) {
+                debug!(lease, "nothing to release");
+                return;
+            }
+        }
         if let Some(before) = self
             .before
             .take_if(|_| self.guard.found_held_by_another(self.identity.as_str()))
@@ -234,6 +252,9 @@ impl Candidate {
             Ok(Ok(())) => info!(lease, %holder, "released the lease"),
             Ok(Err(LockError::ReleaseLockWhenNotLeading { leader })) => {
                 debug!(lease, leader, "nothing to release");
+            }
+            Ok(Err(LockError::GetLease(kube::Error::Api(status)))) if status.code == 404 => {
+                debug!(lease, "nothing to release: the lease was deleted");
             }
             Ok(Err(error)) => {
                 let reason = cause::of_lock(&error);

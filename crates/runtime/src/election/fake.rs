@@ -352,6 +352,7 @@ impl State {
 }
 
 fn failure(code: u16) -> (StatusCode, Value) {
-    let status = json!({"kind": "Status", "status": "Failure", "code": code, "message": "a bad day", "reason": "Test"});
+    let reason = if code == 404 { "NotFound" } else { "Test" };
+    let status = json!({"kind": "Status", "status": "Failure", "code": code, "message": "a bad day", "reason": reason});
     (StatusCode::from_u16(code).unwrap_or_default(), status)
 }

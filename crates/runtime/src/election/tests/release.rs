@@ -20,6 +20,45 @@ async fn i8_shutdown_releases_the_lease_with_one_conditional_write() {
     assert!(writes[0].body["metadata"]["resourceVersion"].is_string());
 }
 
+/// A replica that holds no Lease, as far as it knows, waits for no writes. If it cannot read the Lease, the log does not claim
+/// that it holds one.
+#[tokio::test(start_paused = true)]
+async fn p2_asked_to_stop_without_a_lease_it_ends_at_once() {
+    let forbidden = FakeApi::released();
+    forbidden.mood(Mood::Fails(403));
+    let deleted = FakeApi::new();
+    deleted.mood_of(Verb::Create, Mood::Fails(403));
+    let held = FakeApi::new();
+    held.put(&json!({"holderIdentity": "b_1", "leaseDurationSeconds": 15}));
+    for (api, then, after, cause) in [
+        (
+            forbidden,
+            Mood::Fails(403),
+            RETRY * 2,
+            Some("Test: a bad day"),
+        ),
+        (held, Mood::Resets, LEASE + RETRY, Some("connection reset")),
+        (deleted, Mood::Serves, RETRY * 2, None),
+    ] {
+        let mut a = Replica::run(&api, "a");
+        sleep(SOON).await;
+        api.mood(then);
+        sleep(after).await;
+        let (log, _guard) = logged(tracing::Level::WARN);
+        let stopping = Instant::now();
+        a.stop.take().unwrap().send(()).unwrap();
+        a.task.await.unwrap();
+        assert!(stopping.elapsed() <= SOON, "{:?}", stopping.elapsed());
+        let log = String::from_utf8(log.lock().clone()).unwrap();
+        assert_eq!(log.lines().count(), usize::from(cause.is_some()), "{log}");
+        if let Some(cause) = cause {
+            let text =
+                "cannot read the lease to release it; if this replica holds it, it will expire: ";
+            assert!(log.contains(text) && log.contains(cause), "{log}");
+        }
+    }
+}
+
 /// The term ends before the release is sent, even if the release hangs.
 #[tokio::test(start_paused = true)]
 async fn shutdown_takes_bounded_time_with_any_api_server_response() {
