@@ -11,6 +11,7 @@ async fn line(check: &str, flags: &[&str]) -> String {
 }
 
 /// `doctor` finds a second installation by its Deployment, its Lease, or the binding that it has overwritten.
+#[allow(clippy::too_many_lines, reason = "a table")]
 #[tokio::test]
 async fn another_installation_is_seen() {
     let _alone = installed().await;
@@ -26,46 +27,78 @@ async fn another_installation_is_seen() {
     assert_eq!(line(check, &[]).await, ANSWERS[11]);
     apply(&lease(i32::MAX)).await;
     let unknown = "warning other installations: there is an installation in second, led by c_d: both write the same objects unless \
-                   their `namespaces` differ; compare its configuration";
+                   their `namespaces` differ; compare its configuration, which is unknown here: no Deployment with the label \
+                   app.kubernetes.io/name uses its Lease";
     assert_eq!(line(check, &[]).await, unknown);
-    let deployment = |namespaces: &str| {
-        let container = json!({ "name": "c", "image": "i", "env": [{ "name": "FOO_CONTROLLER__NAMESPACES", "value": namespaces }] });
+    let deployment = |name: &str, namespace: &str, container: Value| {
+        let mut container = container;
+        (container["name"], container["image"]) = ("c".into(), "i".into());
+        let volumes = json!([{ "name": "config", "configMap": { "name": "config" } }]);
         let labels = json!({ "app.kubernetes.io/name": "foo-controller" });
         json!({
             "apiVersion": "apps/v1", "kind": "Deployment",
-            "metadata": { "name": "foo-controller", "namespace": "second", "labels": labels },
+            "metadata": { "name": name, "namespace": namespace, "labels": labels },
             "spec": { "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels }, "spec": {
-                "containers": [container] } } },
+                "containers": [container], "volumes": volumes } } },
         })
     };
+    let variable = |namespaces: &str| json!({ "env": [{ "name": "FOO_CONTROLLER__NAMESPACES", "value": namespaces }] });
+    kubectl("create configmap config --from-literal=f.toml=namespaces=[\"default\"] -n second")
+        .await;
+    let file = json!({ "args": ["--config", "/etc/foo/f.toml"], "volumeMounts": [{ "name": "config", "mountPath": "/etc/foo" }] });
     for (theirs, ours, expected) in [
         (
+            file,
             "",
+            "error other installations: the installation in second also serves default",
+        ),
+        (
+            json!({ "envFrom": [{ "secretRef": { "name": "s" } }] }),
+            "",
+            "warning other installations: there is an installation in second, led by c_d: both write the same objects unless their \
+             `namespaces` differ; compare its configuration, which is unknown here: namespaces = [\"not readable here\"] (environment \
+             variable FOO_CONTROLLER__NAMESPACES)",
+        ),
+        (
+            json!({ "args": ["--namespace", "default"] }),
+            "--namespace=other",
+            "ok other installations: in second, for other namespaces",
+        ),
+        (
+            variable("[]"),
             "",
             "error other installations: the installation in second also serves all namespaces",
         ),
         (
-            "default",
+            variable("default"),
             "",
             "error other installations: the installation in second also serves default",
         ),
         (
-            "default",
+            variable("default"),
             "--namespace=default",
             "error other installations: the installation in second also serves default",
         ),
         (
-            "default",
+            variable("default"),
             "--namespace=other",
             "ok other installations: in second, for other namespaces",
         ),
     ] {
-        apply(&deployment(theirs)).await;
+        kubectl("delete deployment foo-controller -n second --ignore-not-found").await;
+        apply(&deployment("foo-controller", "second", theirs)).await;
         let flags: Vec<_> = Some(ours).into_iter().filter(|it| !it.is_empty()).collect();
         let found = line(check, &flags).await;
         assert!(found.starts_with(expected), "{found}");
     }
     kubectl("delete deployment/foo-controller lease/foo-controller -n second").await;
+    let beside = json!({ "args": ["--lease-name", "l", "--namespace", "default"] });
+    apply(&deployment("beside", "foo-system", beside)).await;
+    let found = line(check, &[]).await;
+    kubectl("delete deployment beside -n foo-system").await;
+    let expected = "error other installations: the installation in foo-system (Lease l) also serves default, and both write the \
+                    same objects";
+    assert!(found.starts_with(expected), "{found}");
     let take = |namespace: &str| {
         json!([{ "op": "replace", "path": "/subjects/0/namespace", "value": namespace }])
             .to_string()

@@ -25,6 +25,7 @@ pub(crate) mod tls;
 
 use std::{
     ffi::OsString,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -84,13 +85,25 @@ pub fn load(
     flags: &ArgMatches,
     env: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<(Config, Settings), ConfigErrors> {
+    load_from(app, flags, env, |path| fs::read_to_string(path))
+}
+
+/// Like [`load`], with a function that reads the file.
+pub(crate) fn load_from(
+    app: &'static App,
+    flags: &ArgMatches,
+    env: impl IntoIterator<Item = (OsString, OsString)>,
+    read: impl Fn(&Path) -> io::Result<String>,
+) -> Result<(Config, Settings), ConfigErrors> {
     let mut settings = Settings::defaults(app);
     let variable = app.env_prefix() + "CONFIG";
     let (named, env): (Vec<_>, Vec<_>) = env.into_iter().partition(|(name, _)| *name == *variable);
     if let Some(path) = flags.get_one::<PathBuf>("config") {
-        settings.file(path, "flag --config");
+        settings.file(path, "flag --config", read(path));
     } else if let Some((_, path)) = named.first() {
-        settings.file(Path::new(path), &format!("environment variable {variable}"));
+        let path = Path::new(path);
+        let origin = format!("environment variable {variable}");
+        settings.file(path, &origin, read(path));
     }
     settings.env(env);
     settings.flags(flags);

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -88,10 +89,10 @@ impl Settings {
         settings
     }
 
-    /// Adds the layer of a file. `origin` is the flag or the variable that names it.
-    pub(super) fn file(&mut self, path: &Path, origin: &str) {
+    /// Adds the layer of a file with this text. `origin` is the flag or the variable that names it.
+    pub(super) fn file(&mut self, path: &Path, origin: &str, text: io::Result<String>) {
         let shown = printable(&path.display().to_string());
-        match std::fs::read_to_string(path) {
+        match text {
             Ok(text) => self.toml(&text, &|line| format!("file {shown}, line {line}")),
             Err(error) => self
                 .problems

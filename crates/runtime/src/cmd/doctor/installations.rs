@@ -1,16 +1,18 @@
 //! Other installations in the cluster: whether they serve the same objects, or have taken over the `ClusterRoleBinding`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, io, path::Path};
 
+use clap::Command;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
     apps::v1::Deployment,
     coordination::v1::{Lease, LeaseSpec},
+    core::v1::ConfigMap,
     rbac::v1::ClusterRoleBinding,
 };
 use kube::{
-    Api, ResourceExt as _,
-    api::{DynamicObject, ListParams},
+    Api, Client, ResourceExt as _,
+    api::{ApiResource, DynamicObject, ListParams},
 };
 use serde_json::Value;
 
@@ -19,7 +21,10 @@ use super::{
     subject::Doctor,
     verdict::{Verdict, error, ok, skipped, warning, worst},
 };
-use crate::{api::failure::brief, config::app::App};
+use crate::{
+    api::failure::brief,
+    config::{self, app::App, settings::Config},
+};
 
 /// The label of all objects in `deploy/`. Its value is the application's name.
 pub const LABEL: &str = "app.kubernetes.io/name";
@@ -51,22 +56,44 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
     let bindings = all::<ClusterRoleBinding>(client, &ListParams::default()).await;
     let bindings = bindings.map_err(|error| ("clusterrolebindings", error))?;
 
-    let mut others: BTreeMap<String, Other> = BTreeMap::new();
+    let ours = election_of(&doctor.config, namespace);
+    let mut others: BTreeMap<Election, Other> = BTreeMap::new();
+    let mut is_installed = false;
     let running = deployments
         .iter()
         .filter(|it| it.data["spec"]["replicas"] != 0);
     for deployment in running {
         let place = deployment.namespace().unwrap_or_default();
-        others.entry(place).or_default().namespaces = configured(app, deployment);
+        let maps = config_maps(client, &place, deployment).await;
+        let (election, namespaces) = match configured(app, deployment, &maps) {
+            Ok(config) => (election_of(&config, &place), Ok(config.namespaces)),
+            // It probably uses the Lease of the same name.
+            Err(why) => ((place, ours.1.clone()), Err(why)),
+        };
+        if election == ours {
+            is_installed = true;
+        } else {
+            others.entry(election).or_default().namespaces = namespaces;
+        }
     }
     for lease in leases {
         let spec = lease.spec.clone().unwrap_or_default();
-        if let Some(holder) = held(&spec, doctor.host.now()) {
-            let place = lease.namespace().unwrap_or_default();
-            others.entry(place).or_default().holder = Some(holder);
+        let election = (lease.namespace().unwrap_or_default(), lease.name_any());
+        match held(&spec, doctor.host.now()) {
+            Some(_) if election == ours => is_installed = true,
+            Some(holder) => others.entry(election).or_default().holder = Some(holder),
+            None => {}
         }
     }
-    let is_installed = others.remove(namespace).is_some();
+    // The Lease distinguishes installations in one namespace.
+    let named = others
+        .into_iter()
+        .map(|((place, lease), other)| match &*lease {
+            "" => (format!("{place} (without an election)"), other),
+            _ if lease == ours.1 => (place, other),
+            _ => (format!("{place} (Lease {lease})"), other),
+        });
+    let others: BTreeMap<_, _> = named.collect();
     let mut verdicts: Vec<Verdict> = others
         .iter()
         .filter_map(|(place, other)| overlaps(place, other, &doctor.config.namespaces))
@@ -81,32 +108,176 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
 }
 
 /// Another installation.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug)]
 struct Other {
     /// The leader's identity, while its Lease has not expired.
     holder: Option<String>,
-    /// The served namespaces; empty: all. `None`: unknown.
-    namespaces: Option<Vec<String>>,
+    /// The served namespaces; empty: all. Or why they are unknown.
+    namespaces: Result<Vec<String>, String>,
 }
 
-/// Returns the namespaces that a Deployment's replicas serve, from the arguments or the variables of its pods.
-fn configured(app: &App, deployment: &DynamicObject) -> Option<Vec<String>> {
-    let variable = format!("{}NAMESPACES", app.env_prefix());
-    let containers = &deployment.data["spec"]["template"]["spec"]["containers"];
-    let container = items(containers).next()?;
-    let args = items(&container["args"]).chain(items(&container["command"]));
-    let flags = args.filter_map(|it| text(it).strip_prefix("--namespace="));
-    let flags: Vec<_> = flags.map(str::to_owned).collect();
-    if !flags.is_empty() {
-        return Some(flags);
+impl Default for Other {
+    fn default() -> Self {
+        let why = format!("no Deployment with the label {LABEL} uses its Lease");
+        Self {
+            holder: None,
+            namespaces: Err(why),
+        }
     }
-    let mut variables = items(&container["env"]).filter(|it| it["name"] == *variable);
-    let variable = variables.next()?;
-    // The API server does not store an empty value.
-    let is_empty = variable["value"].is_null() && variable["valueFrom"].is_null();
-    let value = variable["value"].as_str().or(is_empty.then_some(""))?;
-    let names = value.split(',').map(str::trim).filter(|it| !it.is_empty());
-    Some(names.map(str::to_owned).collect())
+}
+
+/// The namespace and the name of a Lease. Without an election, the name is empty.
+type Election = (String, String);
+
+/// Returns the election of an installation in the namespace `place`.
+fn election_of(config: &Config, place: &str) -> Election {
+    let election = &config.leader_election;
+    let namespace = election.lease_namespace.as_deref().unwrap_or(place);
+    let name = election.enabled.then(|| election.lease_name.clone());
+    (namespace.to_owned(), name.unwrap_or_default())
+}
+
+/// Returns the data of the `ConfigMaps` that the pods of a Deployment use, if they can be read.
+async fn config_maps(
+    client: &Client,
+    namespace: &str,
+    deployment: &DynamicObject,
+) -> BTreeMap<String, Value> {
+    let pod = &deployment.data["spec"]["template"]["spec"];
+    let of_volumes = items(&pod["volumes"]).map(|it| &it["configMap"]);
+    let of_variables = items(&pod["containers"]).flat_map(|it| {
+        let all = items(&it["envFrom"]).map(|it| &it["configMapRef"]);
+        all.chain(items(&it["env"]).map(|it| &it["valueFrom"]["configMapKeyRef"]))
+    });
+    let resource = ApiResource::erase::<ConfigMap>(&());
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+    let mut maps = BTreeMap::new();
+    for name in of_volumes
+        .chain(of_variables)
+        .filter_map(|it| it["name"].as_str())
+    {
+        if let Ok(mut found) = api.get(name).await {
+            maps.insert(name.to_owned(), found.data["data"].take());
+        }
+    }
+    maps
+}
+
+/// Value of `namespaces` in a layer of the configuration that cannot be read. It is invalid, unless a higher layer overrides it.
+const UNREADABLE: &str = "not readable here";
+
+/// Returns the configuration of a Deployment's replicas, from the arguments, the variables and the file of its pods.
+///
+/// # Errors
+/// The reason why it is unknown.
+fn configured(
+    app: &'static App,
+    deployment: &DynamicObject,
+    maps: &BTreeMap<String, Value>,
+) -> Result<Config, String> {
+    let pod = &deployment.data["spec"]["template"]["spec"];
+    let named = items(&pod["containers"]).find(|it| it["name"] == app.name);
+    let container = named.or(items(&pod["containers"]).next());
+    let container = container.ok_or("it has no container")?;
+    let variables = variables(app, container, maps);
+    let expand = |it: &Value| {
+        let mut text = text(it).to_owned();
+        for (name, value) in &variables {
+            text = text.replace(&format!("$({name})"), value);
+        }
+        text
+    };
+    let mut words: Vec<_> = items(&container["command"]).map(expand).collect();
+    if words.is_empty() {
+        words.push(app.name.to_owned());
+    }
+    words.extend(items(&container["args"]).map(expand));
+    let command = Command::new(app.name).args(config::args(app));
+    let command = command.subcommand(Command::new("run"));
+    let flags = command.try_get_matches_from(words);
+    let flags = flags.map_err(|error| first_line(&error.to_string()))?;
+    let flags = flags.subcommand().map_or(&flags, |(_, flags)| flags);
+    let read = |path: &Path| -> io::Result<String> {
+        let text = file(pod, container, path, maps);
+        Ok(text.unwrap_or_else(|| format!("namespaces = [{UNREADABLE:?}]")))
+    };
+    let variables = variables
+        .iter()
+        .map(|(name, value)| (name.into(), value.into()));
+    let loaded = config::load_from(app, flags, variables, read);
+    let (config, _) = loaded.map_err(|errors| first_line(&errors.to_string()))?;
+    Ok(config)
+}
+
+/// Returns the first line of an error, without the demand on a value.
+fn first_line(error: &str) -> String {
+    let line = error.lines().next().unwrap_or_default();
+    brief(line.split(": must be ").next().unwrap_or_default())
+}
+
+/// Returns the variables of a container, the last of each name.
+fn variables(
+    app: &App,
+    container: &Value,
+    maps: &BTreeMap<String, Value>,
+) -> BTreeMap<String, String> {
+    let namespaces = format!("{}NAMESPACES", app.env_prefix());
+    let unreadable =
+        |all: &mut BTreeMap<_, _>| all.insert(namespaces.clone(), UNREADABLE.to_owned());
+    let mut all = BTreeMap::new();
+    for source in items(&container["envFrom"]) {
+        let Some(Value::Object(map)) = maps.get(text(&source["configMapRef"]["name"])) else {
+            unreadable(&mut all);
+            continue;
+        };
+        let prefix = text(&source["prefix"]);
+        let pairs = map
+            .iter()
+            .map(|(key, value)| (format!("{prefix}{key}"), text(value).to_owned()));
+        all.extend(pairs);
+    }
+    for variable in items(&container["env"]) {
+        let (name, from) = (text(&variable["name"]), &variable["valueFrom"]);
+        let key = &from["configMapKeyRef"];
+        let value = if from.is_null() {
+            // The API server does not store an empty value.
+            Some(text(&variable["value"]))
+        } else {
+            let map = maps.get(text(&key["name"]));
+            map.and_then(|map| map[text(&key["key"])].as_str())
+        };
+        match value {
+            Some(value) => drop(all.insert(name.to_owned(), value.to_owned())),
+            None if name == namespaces => drop(unreadable(&mut all)),
+            None => {}
+        }
+    }
+    all
+}
+
+/// Returns a file of a container, if it is from a `ConfigMap` that can be read.
+fn file(
+    pod: &Value,
+    container: &Value,
+    path: &Path,
+    maps: &BTreeMap<String, Value>,
+) -> Option<String> {
+    items(&container["volumeMounts"]).find_map(|mount| {
+        let inside = path.strip_prefix(text(&mount["mountPath"])).ok()?;
+        let part = text(&mount["subPath"]);
+        let inside = if part.is_empty() {
+            inside
+        } else {
+            Path::new(part)
+        };
+        let mut volumes = items(&pod["volumes"]);
+        let source = &volumes.find(|it| it["name"] == mount["name"])?["configMap"];
+        let mut renamed = items(&source["items"]);
+        let renamed = renamed.find(|it| Path::new(text(&it["path"])) == inside);
+        let key = renamed.map_or(inside.to_str()?, |it| text(&it["key"]));
+        let map = maps.get(text(&source["name"]))?;
+        map[key].as_str().map(str::to_owned)
+    })
 }
 
 /// Returns the holder of a Lease that has not expired.
@@ -122,13 +293,16 @@ fn held(lease: &LeaseSpec, now: Timestamp) -> Option<String> {
 
 /// Returns an error if the installation in the namespace `place` reconciles objects of this one, and a warning if it may.
 fn overlaps(place: &str, other: &Other, ours: &[String]) -> Option<Verdict> {
-    let Some(theirs) = &other.namespaces else {
-        let leads = other.holder.as_ref();
-        let leads = leads.map_or(String::new(), |holder| format!(", led by {holder}"));
-        return Some(warning(format!(
-            "there is an installation in {place}{leads}: both write the same objects unless their `namespaces` differ; compare its \
-             configuration"
-        )));
+    let theirs = match &other.namespaces {
+        Ok(theirs) => theirs,
+        Err(why) => {
+            let leads = other.holder.as_ref();
+            let leads = leads.map_or(String::new(), |holder| format!(", led by {holder}"));
+            return Some(warning(format!(
+                "there is an installation in {place}{leads}: both write the same objects unless their `namespaces` differ; compare \
+                 its configuration, which is unknown here: {why}"
+            )));
+        }
     };
     let shared = match (ours, &**theirs) {
         ([], []) => "all namespaces".to_owned(),
@@ -195,23 +369,112 @@ mod tests {
         object
     }
 
+    fn read(container: &Value, maps: Value) -> Result<Config, String> {
+        let volumes = json!([{ "name": "config", "configMap": { "name": "m" } }]);
+        let template = json!({ "spec": { "containers": [container], "volumes": volumes } });
+        let deployment = object("d", json!({ "spec": { "template": template } }));
+        let maps = serde_json::from_value(maps).expect("ConfigMaps");
+        configured(&APP, &deployment, &maps)
+    }
+
+    /// Each form that a replica accepts is read, with the same precedence.
     #[test]
     fn the_namespaces_of_another_installation_are_read_from_its_pods() {
-        let of = |container: Value| {
-            let template = json!({ "spec": { "containers": [container] } });
-            let deployment = object("d", json!({ "spec": { "template": template } }));
-            configured(&APP, &deployment)
+        let name = "SOME_OPERATOR__NAMESPACES";
+        let variable = |value: &str| json!({ "name": name, "value": value });
+        let team = json!({ "name": "TEAM", "value": "t" });
+        let mount = json!([{ "name": "config", "mountPath": "/etc/op" }]);
+        let from_map = json!({ "name": name, "valueFrom": { "configMapKeyRef": { "name": "m", "key": "k" } } });
+        let secret = json!([{ "secretRef": { "name": "s" } }]);
+        let by_map = json!([{ "prefix": "SOME_OPERATOR__", "configMapRef": { "name": "m" } }]);
+        let file = json!({ "name": "SOME_OPERATOR__CONFIG", "value": "/etc/op/f.toml" });
+        for (container, expected) in [
+            (json!({}), &[][..]),
+            (json!({ "env": [variable("[]")] }), &[]),
+            (json!({ "env": [variable("a, b")] }), &["a", "b"]),
+            (json!({ "env": [variable("[a]")] }), &["a"]),
+            (json!({ "env": [variable("[\"a\", \"b\"]")] }), &["a", "b"]),
+            (json!({ "env": [variable("a"), variable("b")] }), &["b"]),
+            (json!({ "env": [from_map] }), &["k1"]),
+            (json!({ "envFrom": by_map }), &["m1"]),
+            (json!({ "envFrom": secret, "env": [variable("a")] }), &["a"]),
+            (
+                json!({ "args": ["--namespace=c", "--resync=1m"], "env": [variable("a")] }),
+                &["c"],
+            ),
+            (
+                json!({ "args": ["--namespace", "c", "--namespace", "d"] }),
+                &["c", "d"],
+            ),
+            (
+                json!({ "args": ["run", "--namespace", "c,d"] }),
+                &["c", "d"],
+            ),
+            (
+                json!({ "command": ["/operator", "run"], "args": ["--namespace=c"] }),
+                &["c"],
+            ),
+            (
+                json!({ "args": ["--namespace=$(TEAM)"], "env": [team] }),
+                &["t"],
+            ),
+            (json!({ "env": [file], "volumeMounts": mount }), &["f1"]),
+            (
+                json!({ "args": ["--config", "/etc/op/f.toml"], "volumeMounts": mount }),
+                &["f1"],
+            ),
+            (json!({ "env": [file, variable("a")] }), &["a"]),
+        ] {
+            let maps = json!({ "m": { "k": "k1", "NAMESPACES": "m1", "f.toml": "namespaces = [\"f1\"]" } });
+            // A variable without a known key would be an error.
+            let maps = if container["envFrom"].is_null() {
+                maps
+            } else {
+                json!({ "m": { "NAMESPACES": "m1" } })
+            };
+            let found = read(&container, maps).map(|it| it.namespaces);
+            let expected = expected.iter().map(|it| (*it).to_owned()).collect();
+            assert_eq!(found, Ok(expected), "{container}");
+        }
+        let file = |path: &str| json!({ "args": ["--config", path], "volumeMounts": mount });
+        for (container, expected) in [
+            (
+                file("/elsewhere"),
+                "namespaces = [\"not readable here\"] (file /elsewhere, line 1)",
+            ),
+            (
+                json!({ "envFrom": secret }),
+                "namespaces = [\"not readable here\"] (environment variable SOME_OPERATOR__NAMESPACES)",
+            ),
+            // A replica rejects an empty value.
+            (
+                json!({ "env": [variable("a"), { "name": name }] }),
+                "namespaces = [\"\"] (environment variable SOME_OPERATOR__NAMESPACES)",
+            ),
+            (
+                json!({ "args": ["--unknown"] }),
+                "error: unexpected argument '--unknown' found",
+            ),
+        ] {
+            let why = read(&container, json!({})).expect_err("nothing to read");
+            assert_eq!(why, expected);
+        }
+    }
+
+    /// A Deployment with another Lease is another installation, also in the same namespace.
+    #[test]
+    fn an_installation_is_its_lease() {
+        let of = |args: &[&str]| {
+            election_of(
+                &read(&json!({ "args": args }), json!({})).expect("a configuration"),
+                "n",
+            )
         };
-        let variable =
-            |value: &str| json!([{ "name": "SOME_OPERATOR__NAMESPACES", "value": value }]);
-        let names = |names: &[&str]| Some(names.iter().map(|it| (*it).to_owned()).collect());
-        assert_eq!(of(json!({})), None);
-        let empty = json!([{ "name": "SOME_OPERATOR__NAMESPACES" }]);
-        assert_eq!(of(json!({ "env": empty })), names(&[]));
-        assert_eq!(of(json!({ "env": variable("a, b") })), names(&["a", "b"]));
-        let args = json!(["--namespace=c", "--resync=1m"]);
-        let both = json!({ "args": args, "env": variable("a") });
-        assert_eq!(of(both), names(&["c"]));
+        let election = |namespace: &str, name: &str| (namespace.to_owned(), name.to_owned());
+        assert_eq!(of(&[]), election("n", "some-operator"));
+        assert_eq!(of(&["--lease-name", "l"]), election("n", "l"));
+        assert_eq!(of(&["--lease-namespace=m"]), election("m", "some-operator"));
+        assert_eq!(of(&["--leader-election=false"]), election("n", ""));
     }
 
     #[test]
@@ -220,34 +483,26 @@ mod tests {
         for (ours, theirs, expected) in [
             (
                 &[][..],
-                Some(&[][..]),
+                Ok(&[][..]),
                 "error the installation in p also serves all namespaces",
             ),
-            (
-                &[],
-                Some(&["a"]),
-                "error the installation in p also serves a",
-            ),
-            (
-                &["a"],
-                Some(&[]),
-                "error the installation in p also serves a",
-            ),
+            (&[], Ok(&["a"]), "error the installation in p also serves a"),
+            (&["a"], Ok(&[]), "error the installation in p also serves a"),
             (
                 &["a", "b"],
-                Some(&["b"]),
+                Ok(&["b"]),
                 "error the installation in p also serves b",
             ),
-            (&["a"], Some(&["b"]), ""),
+            (&["a"], Ok(&["b"]), ""),
             (
                 &["a"],
-                None,
+                Err("why"),
                 "warning there is an installation in p, led by h: both",
             ),
         ] {
             let other = Other {
                 holder: Some("h".to_owned()),
-                namespaces: theirs.map(list),
+                namespaces: theirs.map(list).map_err(str::to_owned),
             };
             let verdict = overlaps("p", &other, &list(ours));
             let found = verdict.map(|(grade, text)| format!("{} {text}", grade.word()));
