@@ -6,7 +6,7 @@ BUILD := cargo build --locked --workspace --example second_kind
 UNITS := --lib --bin xtask --test architecture
 TESTS := --test integration $(if $(KUBERNETES),,$(UNITS))
 
-.PHONY: help demo test test-built e2e bench simulate mutants nightly lint audit fmt fork generate run image nix-check
+.PHONY: help demo test test-built e2e bench simulate mutants nightly lint audit fmt fork generate merge-keys run image nix-check
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -68,6 +68,11 @@ generate: ## write the generated files: CRD, dashboard, settings, references, co
 	$(BUILD) --bin foo-controller --bin xtask
 	$(TARGET)/debug/foo-controller crd > deploy/crd.yaml
 	$(TARGET)/debug/xtask generate
+
+merge-keys: ## write the table of merge keys, from the API of the control plane for tests
+	crates/testkit/src/cluster/build.sh
+	$(BUILD) --bin xtask
+	$(TARGET)/debug/xtask merge-keys
 
 run: ## run the controller against the cluster of the current kubectl context
 	cargo run --locked -- run --leader-election=false

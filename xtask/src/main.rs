@@ -18,6 +18,8 @@ const USAGE: &str = "usage: xtask COMMAND [ARGUMENTS]
   bench     compare with controller-runtime (make bench)
   cluster   run a control plane until stdin ends
   generate  write the generated files (make generate)
+  merge-keys
+            write the merge keys of the API (make merge-keys)
   trace     show the traces of a Foo that a collector has received";
 
 fn main() -> ExitCode {
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         "bench" => bench::run(arguments),
         "cluster" => cluster::run(arguments),
         "generate" => generate::run(),
+        "merge-keys" => generate::merge_keys::run(),
         "trace" => trace::run(arguments),
         other => {
             eprintln!("unknown command {other}\n{USAGE}");

@@ -292,6 +292,7 @@ pub mod telemetry;
 pub mod testing;
 
 pub use api::{
+    difference::Comparison,
     failure::{Failure, Retry, brief},
     key::Key,
     kind::Kind,

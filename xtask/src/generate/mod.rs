@@ -2,6 +2,7 @@
 
 mod command_line;
 mod dashboard;
+pub mod merge_keys;
 mod settings;
 
 use std::{

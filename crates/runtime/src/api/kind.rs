@@ -60,6 +60,10 @@ impl Kind {
         (self.group, self.plural) == (other.group, other.plural)
     }
 
+    pub(crate) const fn is_built_in(&self) -> bool {
+        self.built_in
+    }
+
     /// Returns the patch in the format that the API server accepts for this type.
     pub(crate) fn patch<'a>(&self, patch: &'a Value) -> Patch<&'a Value> {
         if self.built_in {

@@ -1,8 +1,11 @@
 //! Kubernetes vocabulary: names, resource types, cached forms and errors. No I/O, no clock.
 
+pub mod difference;
 pub mod failure;
 pub mod key;
 pub mod kind;
+#[rustfmt::skip] // generated
+mod merge_keys;
 pub mod names;
 pub mod object;
 pub mod panic;
