@@ -19,6 +19,11 @@ pub enum Error {
     #[error("Resource \"{0}\" already exists and is not managed by Foo{1}")]
     ResourceExists(String, String),
 
+    /// The Deployment with the specified name is being deleted, or belongs to an earlier Foo of this name and will be. It is no
+    /// lasting conflict, so it does not stall the Foo.
+    #[error("Deployment {0:?} of another owner is being deleted")]
+    Deleting(String),
+
     /// The superseded Deployment cannot be deleted. Its replacement is complete.
     #[error("cannot delete the Deployment of the earlier spec.deploymentName: {0}")]
     DeletionFailed(String, Retry),
@@ -74,6 +79,7 @@ impl Failure for Error {
         match self {
             Self::InvalidSpec(_) => "InvalidSpec",
             Self::ResourceExists(..) => "ErrResourceExists",
+            Self::Deleting(_) => "DeploymentDeleting",
             Self::DeletionFailed(..) => "DeletionFailed",
             Self::StatusContested(..) => "StatusContested",
             Self::StatusRejected(..) => "StatusRejected",
@@ -87,7 +93,10 @@ impl Failure for Error {
 
     fn reason(&self) -> Option<&'static str> {
         let is_reported = match self {
-            Self::InvalidSpec(_) | Self::ResourceExists(..) | Self::DeletionFailed(..) => true,
+            Self::InvalidSpec(_)
+            | Self::ResourceExists(..)
+            | Self::Deleting(_)
+            | Self::DeletionFailed(..) => true,
             Self::StatusContested(..) | Self::StatusRejected(..) => false,
             Self::Api(error) => error.reason().is_some(),
         };
@@ -97,7 +106,7 @@ impl Failure for Error {
     fn retry(&self) -> Retry {
         match self {
             Self::InvalidSpec(_) => Retry::OnChange,
-            Self::ResourceExists(..) => Retry::Backoff(Duration::ZERO),
+            Self::ResourceExists(..) | Self::Deleting(_) => Retry::Backoff(Duration::ZERO),
             Self::DeletionFailed(_, retry) => *retry,
             Self::StatusContested(_, time) => Retry::After(*time),
             Self::StatusRejected(_, time) => Retry::Backoff(*time),
@@ -143,6 +152,7 @@ mod tests {
         for (error, retry, reported) in [
             (Error::InvalidSpec(text()), Retry::OnChange, true),
             (Error::ResourceExists(text(), text()), soon, true),
+            (Error::Deleting(text()), soon, true),
             (ApiError::Foreign("x", text()).into(), soon, true),
             (Error::DeletionFailed(text(), soon), soon, true),
             (Error::DeletionFailed(text(), later), later, true),

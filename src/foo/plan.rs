@@ -96,12 +96,18 @@ impl<'a> Desired<'a> {
     /// being deleted.
     ///
     /// # Errors
-    /// [`Error::ResourceExists`] if the Foo does not control the Deployment.
+    /// [`Error::ResourceExists`] if the Foo does not control the Deployment, or [`Error::Deleting`] if it will be gone.
     pub fn difference(&self, actual: &Snapshot<Deployment>) -> Result<Option<Value>, Error> {
         let owner = actual.owner.as_ref();
         if owner.is_none_or(|owner| *owner.uid != *self.foo_uid) {
             let name = self.key.name().to_owned();
-            return Err(Error::ResourceExists(name, self.adoption(actual)));
+            // The garbage collector deletes the Deployment of an earlier Foo.
+            let is_of_earlier = owner.is_some_and(|owner| owner.key.name() == self.foo_name);
+            return Err(if actual.deleting || is_of_earlier {
+                Error::Deleting(name)
+            } else {
+                Error::ResourceExists(name, self.adoption(actual))
+            });
         }
         Ok(self.plan(actual))
     }

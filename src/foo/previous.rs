@@ -80,6 +80,7 @@ impl FooReconciler {
             Err(error) => matches!(
                 error,
                 Error::ResourceExists(..)
+                    | Error::Deleting(_)
                     | Error::Api(Rejected(_) | Denied(..) | Contested(..) | TimedOut(_))
             ),
         };

@@ -313,7 +313,9 @@ impl FooReconciler {
                 if error.retry() == Retry::OnChange {
                     cx.log_once(error, "waiting for the Foo to change");
                 }
-                cx.event(Event::failed(error));
+                if !matches!(error, Error::Deleting(_)) {
+                    cx.event(Event::failed(error));
+                }
             }
             _ => {}
         }

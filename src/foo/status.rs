@@ -101,7 +101,11 @@ pub fn of(
         (Some(deployed), Some(error @ Error::DeletionFailed(..))) => {
             (verdicts(foo, deployed, serving).0, Verdict::failed(error)?)
         }
-        (_, Some(error)) => (Verdict::failed(error)?, Verdict::failed(error)?),
+        (_, Some(error)) => {
+            let ready = Verdict::failed(error)?;
+            let status = !ready.stalls;
+            (ready.clone(), Verdict { status, ..ready })
+        }
         (None, None) => return None,
     };
     let stalled = ready.stalls.then(|| Verdict {
@@ -256,7 +260,7 @@ impl Verdict {
             status: false,
             reason: error.reason()?,
             message: error.to_string(),
-            stalls: true,
+            stalls: !matches!(error, Error::Deleting(_)),
         })
     }
 }

@@ -608,7 +608,7 @@ async fn r6a_i7_deployment_adopted_by_a_recreated_foo_is_corrected() {
         .await
         .unwrap();
     create(&client, &namespace, &name).await;
-    not_ready(&client, &namespace, "again", "ErrResourceExists").await;
+    not_ready(&client, &namespace, "again", "DeploymentDeleting").await;
     let uid = foos.get("again").await.unwrap().uid().unwrap();
     let adopted =
         json!([{ "op": "replace", "path": "/metadata/ownerReferences/0/uid", "value": uid }]);

@@ -144,12 +144,12 @@ fn r4a_deployment_of_another_owner_is_never_changed() {
     );
     assert_eq!(error.reason(), Some("ErrResourceExists"));
 
+    // These Deployments will be gone without an action of the user.
+    actual.view.deleting = true;
+    assert!(matches!(difference(&actual), Err(Error::Deleting(_))));
     let mut actual = deployment();
     actual.owner.as_mut().unwrap().uid = "an-earlier-foo".into();
-    assert!(matches!(
-        difference(&actual),
-        Err(Error::ResourceExists(..))
-    ));
+    assert!(matches!(difference(&actual), Err(Error::Deleting(_))));
 }
 
 /// A Deployment without an owner, after a restore or an orphaning deletion, is not changed. The message contains the command.

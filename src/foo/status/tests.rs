@@ -170,6 +170,15 @@ fn errors_that_concern_the_user_are_reported() {
     );
     assert_eq!(status.conditions[0].message, error.to_string());
     assert_eq!(status.available_replicas, Some(0));
+    let deleting = Error::Deleting("web".into());
+    let status = of(&foo().view, None, Some(&deleting), NOW).unwrap();
+    assert_eq!(
+        conditions(&status),
+        [
+            "Ready=False DeploymentDeleting",
+            "Progressing=True DeploymentDeleting"
+        ]
+    );
     for quiet in [
         ApiError::Conflict.into(),
         ApiError::NotLeading.into(),

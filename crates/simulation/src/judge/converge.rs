@@ -325,11 +325,10 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
             ));
         }
         is_scaled(foo, deployments)?;
-        return (told == ("False", "ErrResourceExists") && is_current)
-            .then_some(())
-            .ok_or_else(|| {
-                format!("Deployment {wanted} is another's, and its status says {told:?}")
-            });
+        let is_told = matches!(told, ("False", "ErrResourceExists" | "DeploymentDeleting"));
+        return (is_told && is_current).then_some(()).ok_or_else(|| {
+            format!("Deployment {wanted} is another's, and its status says {told:?}")
+        });
     }
     let asked = typed.spec.replicas;
     let waits_for_others = is_queued(foo) && is_limit_full(case, deployments);

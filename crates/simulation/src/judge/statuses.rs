@@ -129,6 +129,9 @@ impl<'a> Report<'a> {
         if ready == progressing && ![GAVE_UP, OVERRULED, HELD, FAILED].contains(&ready) {
             return ready.0 == "False" && self.is_true(ready.1) && self.counts_what_serves();
         }
+        if ready == DELETING && self.is_true(ready.1) && self.counts_what_serves() {
+            return progressing == ("True", ready.1);
+        }
         let wanted = self.wanted();
         let fails = progressing == ("False", "DeletionFailed");
         let says = |deployment: &Value| {
@@ -203,6 +206,17 @@ impl<'a> Report<'a> {
             "ErrResourceExists" => {
                 let states = self.known.states(wanted);
                 states.into_iter().flatten().any(|one| !self.is_its(one))
+            }
+            // The Deployment is terminating, or of an earlier Foo of this name.
+            "DeploymentDeleting" => {
+                let will_go = |one: &Value| {
+                    let owners = one["metadata"]["ownerReferences"].as_array();
+                    let mut owners = owners.into_iter().flatten();
+                    is_going(one)
+                        || owners.any(|owner| owner["name"] == self.foo["metadata"]["name"])
+                };
+                let states = self.known.states(wanted).into_iter().flatten();
+                states.filter(|one| !self.is_its(one)).any(will_go)
             }
             "DeploymentRejected" => asked.any(|call| is_refused(call) && self.is_for_it(call)),
             "DeploymentTimedOut" => {

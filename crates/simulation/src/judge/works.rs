@@ -290,7 +290,8 @@ fn is_to_be_mended<'a>(
 /// Returns whether a Deployment is as this process makes it for its Foo, or cannot be changed by this process.
 fn is_right(case: &Case, who: Who, foo: &Value, deployment: &Value) -> bool {
     if owner(deployment) != text(&foo["metadata"]["uid"]) {
-        return condition(foo, "Ready") == ("False", "ErrResourceExists");
+        let told = condition(foo, "Ready");
+        return matches!(told, ("False", "ErrResourceExists" | "DeploymentDeleting"));
     }
     let (metadata, spec) = (&deployment["metadata"], &deployment["spec"]);
     let replicas = &foo["spec"]["replicas"];
