@@ -26,8 +26,27 @@ use crate::api::{
     key::Key,
     kind::Kind,
     panic::{Panicked, catch},
-    reference::{OwnerReference, References},
+    reference::{OwnerReference, Reference, References},
 };
+
+/// Returns the resource type of a cached form.
+pub(crate) fn kind_of<V: Cached>() -> &'static Kind {
+    const { &V::KIND }
+}
+
+impl<'a> References<'a> {
+    /// Returns the references of an object.
+    pub(crate) fn of<V: Cached>(key: &'a Key, view: &V) -> Vec<Reference> {
+        let mut to = References::none(key);
+        view.references(&mut to);
+        to.into_all()
+    }
+
+    /// Adds the object `name` of another resource type, in the same namespace.
+    pub fn sibling<V: Cached>(&mut self, name: &str) {
+        self.add(kind_of::<V>(), name);
+    }
+}
 
 /// Cached form of a namespaced resource type: the data that a [`Store`](crate::Store) keeps, and its decoding.
 pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {

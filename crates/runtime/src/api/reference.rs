@@ -2,24 +2,25 @@
 
 use serde::Deserialize;
 
-use crate::api::{key::Key, kind::Kind, object::Cached};
+use crate::api::{key::Key, kind::Kind};
 
 /// An object by its resource type and key.
 pub(crate) type Reference = (&'static Kind, Key);
 
-/// Collects the references of an object; see [`Cached::references`].
+/// Collects the references of an object; see [`Cached::references`](crate::Cached::references).
 pub struct References<'a> {
     key: &'a Key,
     all: Vec<Reference>,
 }
 
 impl<'a> References<'a> {
-    /// Returns the references of an object.
-    pub(crate) fn of<V: Cached>(key: &'a Key, view: &V) -> Vec<Reference> {
+    pub(crate) fn none(key: &'a Key) -> Self {
         let all = Vec::new();
-        let mut to = References { key, all };
-        view.references(&mut to);
-        to.all
+        Self { key, all }
+    }
+
+    pub(crate) fn into_all(self) -> Vec<Reference> {
+        self.all
     }
 
     /// Returns the key of the object itself.
@@ -28,9 +29,8 @@ impl<'a> References<'a> {
         self.key
     }
 
-    /// Adds the object `name` of another resource type, in the same namespace.
-    pub fn sibling<V: Cached>(&mut self, name: &str) {
-        let reference = (kind_of::<V>(), self.key.sibling(name));
+    pub(crate) fn add(&mut self, kind: &'static Kind, name: &str) {
+        let reference = (kind, self.key.sibling(name));
         if !self.all.contains(&reference) {
             self.all.push(reference);
         }
@@ -75,9 +75,4 @@ impl OwnerReference {
         let group = group.map_or("", |(group, _)| group);
         self.kind == kind.kind && group == kind.group
     }
-}
-
-/// Returns the resource type of a cached form.
-pub(crate) fn kind_of<V: Cached>() -> &'static Kind {
-    const { &V::KIND }
 }

@@ -15,9 +15,9 @@ use super::index::Index;
 use crate::api::{
     key::Key,
     kind::Kind,
-    object::{Cached, Object},
+    object::{Cached, Object, kind_of},
     panic::catch,
-    reference::{Owner, OwnerReference, Reference, References, kind_of},
+    reference::{Owner, OwnerReference, Reference, References},
 };
 
 /// Objects of one resource type, in all watched namespaces.
