@@ -416,7 +416,7 @@ async fn missing_permissions_are_listed() {
         ],
     );
 
-    // The checked permissions are those of deploy/.
+    // deploy/ grants exactly the checked permissions.
     let said = doctor(&nobody, &[]).await;
     for (check, role) in [
         ("in all namespaces", "clusterrole/foo-controller"),
@@ -433,7 +433,7 @@ async fn missing_permissions_are_listed() {
         assert_eq!(checked, granted(&role), "{role}");
     }
 
-    // Some permissions are missing in one of two namespaces.
+    // Some permissions are missing in the second namespace.
     let folder = tempfile::tempdir().unwrap();
     let user = "system:serviceaccount:default:limited";
     let limited = kubeconfig_as(folder.path(), user);

@@ -45,7 +45,7 @@ impl Dice {
         self.below(6) == 0
     }
 
-    /// Returns one of the elements of a list.
+    /// Returns a random element of a list.
     fn one(&mut self, values: &Value) -> Value {
         let values = values.as_array().unwrap();
         values[self.below(values.len())].clone()
@@ -57,7 +57,7 @@ impl Dice {
         values.filter(|_| self.is_heads()).cloned().collect()
     }
 
-    /// Adds some of these fields to an object, each with one of its values.
+    /// Adds some of these fields to an object, each with a random value.
     fn fill(&mut self, mut object: Value, fields: &Value) -> Value {
         for (field, values) in fields.as_object().unwrap() {
             if self.is_heads() {

@@ -64,7 +64,7 @@ const DEPTH: usize = 128;
 ///
 /// In built-in resource types, and in `metadata`, an empty list, map (such as labels) or string is the same as a missing one,
 /// because the API server does not store it. An empty object is not: `emptyDir: {}` is a volume. Do not set a number to 0 or a
-/// Boolean to false if the API server drops such a value, as that of `hostNetwork`. Write-only fields such as `stringData` of a
+/// Boolean to false if the API server drops such a value (example: `hostNetwork`). Write-only fields such as `stringData` of a
 /// Secret always differ.
 ///
 /// The fields that identify the object are not compared: `apiVersion`, `kind`, and the name and namespace in `metadata`.
@@ -94,7 +94,7 @@ enum Form {
     Whole,
 }
 
-/// What holds for a value because of its place.
+/// Rules for a value at its place.
 struct Place<'a> {
     field: Option<Field>,
     form: Form,

@@ -161,7 +161,7 @@ fn explained(error: rustls::Error) -> rustls::Error {
     E::Other(OtherError(Arc::new(Error(text)))).into()
 }
 
-/// Replaces errors about the signature of the handshake, which is not one of a certificate.
+/// Replaces errors about the handshake's signature. A certificate's signature is a different one.
 fn explained_in_handshake(error: rustls::Error) -> rustls::Error {
     use CertificateError as E;
     match error {

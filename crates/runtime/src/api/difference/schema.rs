@@ -1,6 +1,6 @@
-//! What a comparison must know about the types of the API: the table in `merge_keys` consists of these.
+//! Facts about API types that a comparison needs. The table in `merge_keys` consists of them.
 
-/// A type: the fields that are not compared like all others, and those that lead to such fields.
+/// A type: its fields with special rules, and its fields that lead to such fields.
 pub(crate) struct Type {
     fields: &'static [(&'static str, Field)],
     /// Whether a patch leaves only the desired members (`retainKeys`), because members exclude each other.

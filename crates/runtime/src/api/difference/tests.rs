@@ -281,7 +281,7 @@ fn quantities_are_compared_by_value_where_the_api_has_quantities() {
         )
         .is_some()
     );
-    // An integer or a string is what it is.
+    // An integer or a string is compared as it is.
     let services = Comparison::of(Kind::of::<Service>());
     let port =
         |target: Value| json!({ "spec": { "ports": [{ "port": 80, "targetPort": target }] } });
@@ -302,7 +302,7 @@ fn what_is_empty_is_missing_unless_it_is_an_object() {
     assert_eq!(pods.patch(&nothing, &object), None);
     let null = json!({ "spec": { "nodeSelector": null, "tolerations": null, "nodeName": null } });
     assert_eq!(pods.patch(&null, &nothing), None);
-    // It does not remove what others added.
+    // It does not remove elements of other clients.
     let others =
         json!({ "metadata": { "labels": { "a": "b" } }, "spec": { "nodeSelector": { "a": "b" } } });
     let nothing = json!({ "metadata": { "labels": {} }, "spec": { "nodeSelector": {} } });

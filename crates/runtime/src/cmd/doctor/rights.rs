@@ -1,4 +1,4 @@
-//! Permissions: those that a replica reviews at its start, and the others that it uses.
+//! Permissions that a replica uses. It reviews some of them at its start.
 
 use futures::stream::{StreamExt as _, TryStreamExt as _, iter};
 use k8s_openapi::api::{
