@@ -209,7 +209,8 @@ async fn a_missing_permission_is_the_reason() {
     let (code, lines) = world.doctor("wanted", &[&flag]).await;
     assert_eq!(code, Some(1), "{lines:#?}");
     let rights = format!(
-        "error permissions there: not allowed to create deployments, create events, patch events in namespace {namespace}: "
+        "error permissions there: not allowed to create deployments, delete deployments, update foos/finalizers, create events, \
+         patch events in namespace {namespace}: "
     );
     assert!(
         lines.iter().any(|line| line.starts_with(&rights)),

@@ -70,7 +70,7 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
             // It probably uses the Lease of the same name.
             Err(why) => ((place, ours.1.clone()), Err(why)),
         };
-        if election == ours {
+        if is_same(&election, &ours) {
             is_installed = true;
         } else {
             others.entry(election).or_default().namespaces = namespaces;
@@ -80,7 +80,7 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
         let spec = lease.spec.clone().unwrap_or_default();
         let election = (lease.namespace().unwrap_or_default(), lease.name_any());
         match held(&spec, doctor.host.now()) {
-            Some(_) if election == ours => is_installed = true,
+            Some(_) if is_same(&election, &ours) => is_installed = true,
             Some(holder) => others.entry(election).or_default().holder = Some(holder),
             None => {}
         }
@@ -135,6 +135,12 @@ fn election_of(config: &Config, place: &str) -> Election {
     let namespace = election.lease_namespace.as_deref().unwrap_or(place);
     let name = election.enabled.then(|| election.lease_name.clone());
     (namespace.to_owned(), name.unwrap_or_default())
+}
+
+/// Returns whether an election is that of this installation. A configuration without an election may be the next one of the
+/// installation in its namespace.
+fn is_same(election: &Election, ours: &Election) -> bool {
+    election.0 == ours.0 && (election.1 == ours.1 || ours.1.is_empty())
 }
 
 /// Returns the data of the `ConfigMaps` that the pods of a Deployment use, if they can be read.
@@ -474,7 +480,12 @@ mod tests {
         assert_eq!(of(&[]), election("n", "some-operator"));
         assert_eq!(of(&["--lease-name", "l"]), election("n", "l"));
         assert_eq!(of(&["--lease-namespace=m"]), election("m", "some-operator"));
-        assert_eq!(of(&["--leader-election=false"]), election("n", ""));
+        let none = of(&["--leader-election=false"]);
+        assert_eq!(none, election("n", ""));
+        assert!(is_same(&of(&[]), &none));
+        assert!(!is_same(&none, &of(&[])));
+        assert!(!is_same(&election("m", ""), &none));
+        assert!(!is_same(&election("n", "l"), &of(&[])));
     }
 
     #[test]
