@@ -67,6 +67,13 @@ const DEPTH: usize = 128;
 /// Boolean to false if the API server drops such a value (example: `hostNetwork`). Write-only fields such as `stringData` of a
 /// Secret always differ.
 ///
+/// Some optional strings are stored although they are empty, such as `storageClassName` of a `PersistentVolumeClaim` and
+/// `holderIdentity` of a Lease. An empty one is not distinguished from a missing one.
+///
+/// An element of a list whose key changes is a new element, and the earlier one stays. Use [`exactly`](Self::exactly) for a list
+/// whose elements are all yours, such as `spec.ports` of a Service. Otherwise another port number leaves two ports of one name,
+/// which the API server rejects.
+///
 /// The fields that identify the object are not compared: `apiVersion`, `kind`, and the name and namespace in `metadata`.
 ///
 /// The actual object must have all fields that may be desired. It need not be the whole object.
@@ -116,7 +123,8 @@ impl Comparison {
     }
 
     /// Requires that the object or list at this path has no other members or elements than the desired ones. Members of its
-    /// members are not affected: in `exactly("spec.ports")`, a port may have other fields.
+    /// members are not affected: in `exactly("spec.ports")`, a port may have other fields. Not for the whole object or `metadata`,
+    /// because the API server sets members of both.
     ///
     /// A path consists of member names, and names a field in all desired elements of a list: `spec.template.spec.containers.env`.
     #[must_use]
@@ -140,7 +148,7 @@ impl Comparison {
     /// without merge keys is replaced as a whole. So is a list with several elements of the same merge key, such as a TCP and a
     /// UDP port.
     ///
-    /// A value of another type than the desired one is replaced. A desired value that is not an object desires nothing. Values
+    /// A value of another type than the desired one is replaced. If `desired` is not an object, the result is `None`. Values
     /// below 128 levels are compared as a whole.
     #[must_use]
     pub fn patch(&self, desired: &Value, actual: &Value) -> Option<Value> {

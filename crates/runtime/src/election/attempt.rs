@@ -194,7 +194,8 @@ impl Candidate {
         Outcome::Failed
     }
 
-    /// Releases the Lease if this replica holds it. Reads the Lease first if the last observation names another holder, or none.
+    /// Releases the Lease if this replica holds it. Reads the Lease first, in at most `call`, if the last observation names another
+    /// holder, or none.
     ///
     /// Then waits for the writes in flight, at most `call`, because a released Lease lets another replica lead at once. If a
     /// write may still land after that, the Lease is left to expire, which is later.

@@ -52,7 +52,7 @@ pub(crate) fn account_key(app: &App) -> String {
     format!("{}/{ACCOUNT}", app.group)
 }
 
-/// Maximum number of reads of one assertion. A write may follow.
+/// Maximum number of reads before the write of an assertion.
 const READS: u32 = 2;
 
 /// Result of an assertion.
@@ -267,7 +267,7 @@ impl FencingRecordWriter {
             match &asserted {
                 Some(Ok(WriteOutcome::Unanswered)) => {
                     self.failed(
-                        "no answer to its write in time; does an admission webhook for serviceaccounts hang? \
+                        "no answer to its write in time: an admission webhook for serviceaccounts may hang, or the API server; \
                          docs/operations.md, \"A webhook on leases\"",
                     );
                     self.record.limit = MUTATION_TIMEOUT;

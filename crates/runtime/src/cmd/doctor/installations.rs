@@ -1,6 +1,10 @@
 //! Other installations in the cluster: whether they serve the same objects, or have taken over the `ClusterRoleBinding`.
 
-use std::{collections::BTreeMap, io, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    path::Path,
+};
 
 use clap::Command;
 use jiff::{SignedDuration, Timestamp};
@@ -14,7 +18,7 @@ use kube::{
     Api, Client, ResourceExt as _,
     api::{ApiResource, DynamicObject, ListParams},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     cluster::{all, few, items, text, unreadable},
@@ -157,13 +161,15 @@ async fn config_maps(
     });
     let resource = ApiResource::erase::<ConfigMap>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
+    let all = of_volumes.chain(of_variables);
+    let names: BTreeSet<_> = all.filter_map(|it| it["name"].as_str()).collect();
     let mut maps = BTreeMap::new();
-    for name in of_volumes
-        .chain(of_variables)
-        .filter_map(|it| it["name"].as_str())
-    {
-        if let Ok(mut found) = api.get(name).await {
-            maps.insert(name.to_owned(), found.data["data"].take());
+    for name in names {
+        if let Ok(found) = api.get_opt(name).await {
+            let data = found.map(|mut it| it.data["data"].take());
+            // A missing map counts as empty: it is optional, or no pod starts.
+            let data = data.filter(Value::is_object);
+            maps.insert(name.to_owned(), data.unwrap_or_else(|| json!({})));
         }
     }
     maps
@@ -185,14 +191,9 @@ fn configured(
     let named = items(&pod["containers"]).find(|it| it["name"] == app.name);
     let container = named.or(items(&pod["containers"]).next());
     let container = container.ok_or("it has no container")?;
-    let variables = variables(app, container, maps);
-    let expand = |it: &Value| {
-        let mut text = text(it).to_owned();
-        for (name, value) in &variables {
-            text = text.replace(&format!("$({name})"), value);
-        }
-        text
-    };
+    let place = deployment.namespace().unwrap_or_default();
+    let variables = variables(app, &place, container, maps);
+    let expand = |it: &Value| expanded(text(it), &variables);
     let mut words: Vec<_> = items(&container["command"]).map(expand).collect();
     if words.is_empty() {
         words.push(app.name.to_owned());
@@ -221,9 +222,28 @@ fn first_line(error: &str) -> String {
     brief(line.split(": must be ").next().unwrap_or_default())
 }
 
-/// Returns the variables of a container, the last of each name.
+/// Replaces `$(NAME)` by the value of a variable, and `$$` by `$`, as the kubelet does.
+/// Source: <https://github.com/kubernetes/kubernetes/blob/v1.36.0/third_party/forked/golang/expansion/expand.go>.
+fn expanded(text: &str, variables: &BTreeMap<String, String>) -> String {
+    let mut all = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('$') {
+        all.push_str(before);
+        let name = after
+            .strip_prefix('(')
+            .and_then(|after| after.split_once(')'));
+        (rest, all) = match name.map(|(name, after)| (variables.get(name), after)) {
+            Some((Some(value), after)) => (after, all + value),
+            _ => (after.strip_prefix('$').unwrap_or(after), all + "$"),
+        };
+    }
+    all + rest
+}
+
+/// Returns the variables of a container in the namespace `place`, the last of each name.
 fn variables(
     app: &App,
+    place: &str,
     container: &Value,
     maps: &BTreeMap<String, Value>,
 ) -> BTreeMap<String, String> {
@@ -247,13 +267,15 @@ fn variables(
         let key = &from["configMapKeyRef"];
         let value = if from.is_null() {
             // The API server does not store an empty value.
-            Some(text(&variable["value"]))
+            Some(expanded(text(&variable["value"]), &all))
+        } else if from["fieldRef"]["fieldPath"] == "metadata.namespace" {
+            Some(place.to_owned())
         } else {
             let map = maps.get(text(&key["name"]));
-            map.and_then(|map| map[text(&key["key"])].as_str())
+            map.and_then(|map| Some(map[text(&key["key"])].as_str()?.to_owned()))
         };
         match value {
-            Some(value) => drop(all.insert(name.to_owned(), value.to_owned())),
+            Some(value) => drop(all.insert(name.to_owned(), value)),
             None if name == namespaces => drop(unreadable(&mut all)),
             None => {}
         }
@@ -363,9 +385,6 @@ fn is_bound(
 
 #[cfg(test)]
 mod tests {
-    use kube::api::ApiResource;
-    use serde_json::json;
-
     use super::*;
     use crate::config::app::tests::APP;
 
@@ -378,7 +397,7 @@ mod tests {
     fn read(container: &Value, maps: Value) -> Result<Config, String> {
         let volumes = json!([{ "name": "config", "configMap": { "name": "m" } }]);
         let template = json!({ "spec": { "containers": [container], "volumes": volumes } });
-        let deployment = object("d", json!({ "spec": { "template": template } }));
+        let deployment = object("d", json!({ "spec": { "template": template } })).within("p");
         let maps = serde_json::from_value(maps).expect("ConfigMaps");
         configured(&APP, &deployment, &maps)
     }
@@ -391,6 +410,7 @@ mod tests {
         let team = json!({ "name": "TEAM", "value": "t" });
         let mount = json!([{ "name": "config", "mountPath": "/etc/op" }]);
         let from_map = json!({ "name": name, "valueFrom": { "configMapKeyRef": { "name": "m", "key": "k" } } });
+        let from_field = json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } });
         let secret = json!([{ "secretRef": { "name": "s" } }]);
         let by_map = json!([{ "prefix": "SOME_OPERATOR__", "configMapRef": { "name": "m" } }]);
         let file = json!({ "name": "SOME_OPERATOR__CONFIG", "value": "/etc/op/f.toml" });
@@ -402,6 +422,8 @@ mod tests {
             (json!({ "env": [variable("[\"a\", \"b\"]")] }), &["a", "b"]),
             (json!({ "env": [variable("a"), variable("b")] }), &["b"]),
             (json!({ "env": [from_map] }), &["k1"]),
+            (json!({ "env": [team, variable("$(TEAM)")] }), &["t"]),
+            (json!({ "env": [from_field] }), &["p"]),
             (json!({ "envFrom": by_map }), &["m1"]),
             (json!({ "envFrom": secret, "env": [variable("a")] }), &["a"]),
             (
@@ -465,6 +487,14 @@ mod tests {
             let why = read(&container, json!({})).expect_err("nothing to read");
             assert_eq!(why, expected);
         }
+    }
+
+    #[test]
+    fn variables_are_expanded_as_by_the_kubelet() {
+        let variables =
+            [("A", "$(B)"), ("B", "b")].map(|(name, value)| (name.into(), value.into()));
+        let expanded = |text| expanded(text, &variables.clone().into());
+        assert_eq!(expanded("$(B)-$$(B)-$(C)-$(A)-$B$"), "b-$(B)-$(C)-$(B)-$B$");
     }
 
     /// A Deployment with another Lease is another installation, also in the same namespace.
