@@ -27,7 +27,7 @@ use tower::{BoxError, util::MapErr};
 use tracing::warn;
 
 use crate::{
-    config::tls::{Error, Roots, pair, provider, readable},
+    config::tls::{Error, Roots, install_provider, pair, provider, readable},
     telemetry::log::log_once::OutageLog,
 };
 
@@ -43,16 +43,16 @@ pub(super) fn connector<C>(
     identity: &Arc<Identity>,
     tcp: C,
 ) -> Result<Connector<C>, Error> {
-    let provider = provider();
     let mut tls = if kube.accept_invalid_certs {
         let mut kube = kube.clone();
         kube.auth_info = AuthInfo::default();
         kube.root_cert = Some(Vec::new());
         kube.root_cert_file = None;
+        install_provider();
         let tls = kube.rustls_client_config();
         tls.map_err(|error| Error::new(error.to_string()))?
     } else {
-        let builder = ClientConfig::builder_with_provider(provider);
+        let builder = ClientConfig::builder_with_provider(provider());
         let builder = builder.with_safe_default_protocol_versions();
         let builder = builder.map_err(|error| Error::new(error.to_string()))?;
         if kube.cluster_url.scheme_str() == Some("http") {

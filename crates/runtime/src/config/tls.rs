@@ -46,11 +46,15 @@ impl Error {
     }
 }
 
-/// Returns the TLS library of this build, and makes it the default of the process: kube uses the default, and rustls has none if
-/// it contains both libraries.
+/// Returns the TLS library of this build.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
-    let _ = library::default_provider().install_default();
     Arc::new(library::default_provider())
+}
+
+/// Makes [`provider`] the default of the process, unless there is one. kube's TLS configurations use the default, and rustls has
+/// none if it contains both libraries.
+pub(crate) fn install_provider() {
+    let _ = library::default_provider().install_default();
 }
 
 /// The certificate authorities of a CA bundle. Verifies the certificates of servers.

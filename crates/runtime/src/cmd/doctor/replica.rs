@@ -104,7 +104,7 @@ pub(crate) async fn ask<T: DeserializeOwned>(
     kube.root_cert = Some(Vec::new());
     kube.root_cert_file = None;
     kube.default_retry = false;
-    let _ = tls::provider();
+    tls::install_provider();
     let client = Client::try_from(kube).map_err(|error| why(&error))?;
     let request = Request::get(target).body(Body::empty());
     let request = request.map_err(|error| error.to_string())?;
