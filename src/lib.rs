@@ -18,7 +18,6 @@ pub static APP: App = App {
     about: env!("CARGO_PKG_DESCRIPTION"),
     version: env!("CARGO_PKG_VERSION"),
     group: api::GROUP,
-    controller: "foo",
     reporter: "sample-controller",
     defaults: "image = 'nginx:latest'\nmax_rollouts = 10",
     keys: &[

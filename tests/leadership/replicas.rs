@@ -258,14 +258,14 @@ async fn a_replica_without_the_fence() {
     let mut health = Health::new(&host);
     let name = identity.to_string();
     let foo: FooConfig = settings.application();
-    let mut controller = operator_runtime::Controller::new(
+    let mut controller = operator_runtime::Controllers::new(
         &host,
         &client,
         &config,
         name,
         &metrics,
         &mut health,
-        |builder| foo_controller::foo::build(builder, foo),
+        |program| foo_controller::foo::build(program, foo),
     );
     let heartbeat = health.heartbeat("leader-election");
     let election = election::Election {

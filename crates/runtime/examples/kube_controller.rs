@@ -17,7 +17,7 @@ use tokio::{
     sync::oneshot,
 };
 
-static APP: App = App::new("mirror-operator", "0.1.0", "example.com", "configmap");
+static APP: App = App::new("mirror-operator", "0.1.0", "example.com");
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {

@@ -30,7 +30,7 @@ static APP: App = App {
     defaults: "registry = '/var/lib/relays'",
     keys: &[REGISTRY],
     crates: &["second_kind"],
-    ..App::new("relay-operator", "0.1.0", "example.com", "relay")
+    ..App::new("relay-operator", "0.1.0", "example.com")
 };
 
 fn main() -> ExitCode {
@@ -46,15 +46,15 @@ struct Settings {
 }
 
 /// Declares the watched and the owned resource types.
-fn build(builder: &mut Builder<Relay>, settings: Settings) -> RelayReconciler {
-    RelayReconciler {
+fn build(program: &mut Builder, settings: Settings) {
+    program.controller("relay", |builder| RelayReconciler {
         relays: builder.primary(),
         finalizer: builder.finalizer("example.com/registered"),
         config_maps: builder.owns(),
         services: builder.owns(),
         secrets: builder.watches(),
         registry: settings.registry,
-    }
+    });
 }
 
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -38,7 +38,7 @@
 //! | [`Spec`], for the reconciled resource type | The status, and the references to other objects. The cached form is [`Custom`], with the whole spec. To cache fewer fields, implement [`Primary`] instead. |
 //! | [`Fields`], for each other resource type | The fields to cache. The cached form is [`Dependent`], with these fields. For another form, implement [`Cached`] instead. |
 //! | [`Failure`], for the error type | The reason for users, and the retry. |
-//! | a function that takes a [`Builder`] | The resource types that are [owned](Builder::owns) or only [watched](Builder::watches). |
+//! | a function that takes a [`Builder`] | The [controllers](Builder::controller), and the resource types that each [owns](ControllerBuilder::owns) or only [watches](ControllerBuilder::watches). |
 //! | [`Reconciler`] | The reconcile of one object. |
 //!
 //! [`main`] makes a program of these items. The following program is complete. It gives each `Greeting` a `ConfigMap` of the
@@ -200,18 +200,18 @@
 //! static APP: App = App {
 //!     about: "Each Greeting gets a ConfigMap",
 //!     crates: &["greeter"],
-//!     ..App::new("greeter", "0.1.0", "example.com", "greeting")
+//!     ..App::new("greeter", "0.1.0", "example.com")
 //! };
 //!
 //! /// This program has no settings of its own.
 //! #[derive(Deserialize)]
 //! struct NoSettings {}
 //!
-//! fn build(builder: &mut Builder<CachedGreeting>, _: NoSettings) -> Greeter {
-//!     Greeter {
+//! fn build(program: &mut Builder, _: NoSettings) {
+//!     program.controller("greeting", |builder| Greeter {
 //!         greetings: builder.primary(),
 //!         maps: builder.owns(),
-//!     }
+//!     });
 //! }
 //!
 //! fn main() -> ExitCode {
@@ -309,8 +309,11 @@ pub use cmd::{
 };
 pub use config::{app::App, environment::Host, settings::Config};
 #[cfg(any(test, feature = "testing"))]
-pub use controller::Controller;
-pub use controller::{TaskExited, builder::Builder};
+pub use controller::Controllers;
+pub use controller::{
+    TaskExited,
+    builder::{Builder, ControllerBuilder},
+};
 pub use reconcile::{
     error::ApiError,
     reconciler::{Action, Context, Reconciler},

@@ -477,8 +477,9 @@ fn reconciler(client: &Client, foo: Object<Foo>, deployment: Object<Deployment>)
         image: "nginx:latest".into(),
         max_rollouts: 1,
     };
-    let build = |builder: &mut _| crate::foo::build(builder, config);
-    let fixture = Fixture(Harness::new(&crate::APP, client, build));
+    let fixture = Fixture(Harness::new(&crate::APP, client, |builder| {
+        crate::foo::controller(builder, config)
+    }));
     fixture.apply_foo(foo);
     fixture.apply_deployment(deployment);
     fixture

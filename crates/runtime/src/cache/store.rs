@@ -7,7 +7,15 @@
 //! - The response to a write enters the store immediately. A reconcile never acts on a state older than its own last write.
 //! - [`Store::controlled_by`] finds the objects that an object controls.
 
-use std::{collections::HashMap, num::NonZeroU64, ops::Deref, sync::Arc};
+use std::{
+    collections::HashMap,
+    num::NonZeroU64,
+    ops::Deref,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 use parking_lot::RwLock;
 
@@ -24,6 +32,8 @@ use crate::api::{
 pub struct Store<V> {
     state: RwLock<State<V>>,
     owners: Owners,
+    /// See [`Store::share`].
+    is_shared: AtomicBool,
 }
 
 /// The reconciled resource types. A store keeps no controller reference to another type, which no controller reads.
@@ -58,6 +68,9 @@ struct State<V> {
     scopes: Vec<Scope>,
     /// See [`Store::changes`].
     changes: u64,
+    /// In a [shared](Store::share) store, the objects that a response has changed since the watch delivered them, as they were
+    /// then.
+    unseen: HashMap<Key, Option<Snapshot<V>>>,
 }
 
 /// Whether the cached object still matches the API server, as shown by responses.
@@ -187,11 +200,19 @@ impl<V: Cached> Store<V> {
             controlled: Index::default(),
             scopes,
             changes: 0,
+            unseen: HashMap::new(),
         };
         Self {
             state: RwLock::new(state),
             owners,
+            is_shared: AtomicBool::new(false),
         }
+    }
+
+    /// Records that several controllers use this store. The response to a write of one is then news for the others: its echo
+    /// from the watch is a change.
+    pub(crate) fn share(&self) {
+        self.is_shared.store(true, Relaxed);
     }
 
     /// Returns an object as this store keeps it.
@@ -438,7 +459,10 @@ impl<V: Cached> Store<V> {
         if told {
             return Some(answer);
         }
-        let (_, new) = state.put(key.clone(), answer, sent.0);
+        let (old, new) = state.put(key.clone(), answer, sent.0);
+        if self.is_shared.load(Relaxed) {
+            state.unseen.entry(key.clone()).or_insert(old);
+        }
         if let Some(entry) = state.objects.get_mut(&key) {
             // The write's precondition proves that the object was current.
             entry.standing = Freshness::Fresh;
@@ -472,7 +496,10 @@ impl<V: Cached> Store<V> {
                 || entry.is_in_doubt() && (is_changed || is_listed_anew)
                 || (entry.going || entry.is_unheeded) && is_listed_anew
         });
+        let unseen = state.unseen.remove(&key);
+        let is_changed = is_changed || unseen.is_some();
         let (old, new) = state.put(key.clone(), object, epoch);
+        let old = unseen.unwrap_or(old);
         let is_other = is_awaited || old.as_ref().is_none_or(|old| !old.has_same(&new));
         (is_other || is_changed).then_some(Change {
             key,
@@ -618,6 +645,7 @@ impl<V: Cached> State<V> {
         let (key, entry) = self.objects.remove_entry(key)?;
         self.count(&key, |objects| objects - 1);
         self.changes += 1;
+        self.unseen.remove(&key);
         let old = entry.snapshot();
         let references = || References::of(&key, &*old);
         let references = catch(&V::KIND, "Cached::references", references).ok();

@@ -22,7 +22,6 @@ use crate::{
     cmd::{doctor, run},
     config::{self, app::App, build_info, environment::Host, sources::ConfigErrors},
     controller::builder::Builder,
-    reconcile::reconciler::Reconciler,
     telemetry::{
         self, Telemetry,
         log::{LogLevel, stderr},
@@ -39,11 +38,11 @@ const OBJECT: &str = "object";
 
 /// Runs the program: parses the flags, loads the configuration, calls [`run`](crate::run), and returns the exit code.
 ///
-/// The command `crd` prints `crds`. `build` receives the application's settings and declares the watched resource types.
-pub fn main<R: Reconciler, C: DeserializeOwned>(
+/// The command `crd` prints `crds`. `build` receives the application's settings and declares the controllers.
+pub fn main<C: DeserializeOwned>(
     app: &'static App,
     crds: impl FnOnce() -> Vec<CustomResourceDefinition>,
-    build: impl FnOnce(&mut Builder<R::Primary>, C) -> R,
+    build: impl FnOnce(&mut Builder, C),
 ) -> ExitCode {
     let code = match run(app, crds, build) {
         Ok(code) => code,
@@ -101,10 +100,10 @@ impl From<doctor::Error> for Failure {
     }
 }
 
-fn run<R: Reconciler, C: DeserializeOwned>(
+fn run<C: DeserializeOwned>(
     app: &'static App,
     crds: impl FnOnce() -> Vec<CustomResourceDefinition>,
-    build: impl FnOnce(&mut Builder<R::Primary>, C) -> R,
+    build: impl FnOnce(&mut Builder, C),
 ) -> Result<ExitCode, Failure> {
     let (host, flags) = (Host::of_this_process(), command(app).try_get_matches()?);
     match flags.subcommand() {
@@ -192,16 +191,16 @@ fn yaml(crds: &[CustomResourceDefinition]) -> Result<String, Failure> {
 }
 
 /// Prints the report of `doctor`, and returns failure if it contains an error.
-fn examine<R: Reconciler, C: DeserializeOwned>(
+fn examine<C: DeserializeOwned>(
     app: &'static App,
     host: &Host,
     flags: &ArgMatches,
     crds: Vec<CustomResourceDefinition>,
-    build: impl FnOnce(&mut Builder<R::Primary>, C) -> R,
+    build: impl FnOnce(&mut Builder, C),
 ) -> Result<ExitCode, Failure> {
     let (config, settings) = config::load(app, flags, host.variables())?;
     let part = settings.application();
-    let build = |builder: &mut Builder<R::Primary>| build(builder, part);
+    let build = |builder: &mut Builder| build(builder, part);
     let runtime = RuntimeBuilder::new_current_thread().enable_all().build()?;
     let object = flags.get_one::<Key>(OBJECT);
     let report = runtime.block_on(doctor::examine(app, host, config, object, crds, build));
@@ -216,11 +215,11 @@ fn examine<R: Reconciler, C: DeserializeOwned>(
     })
 }
 
-fn serve<R: Reconciler, C: DeserializeOwned>(
+fn serve<C: DeserializeOwned>(
     app: &'static App,
     host: &Host,
     flags: &ArgMatches,
-    build: impl FnOnce(&mut Builder<R::Primary>, C) -> R,
+    build: impl FnOnce(&mut Builder, C),
 ) -> Result<(), Failure> {
     let (config, settings) = config::load(app, flags, host.variables())?;
     // A single thread is enough: a reconcile takes half a millisecond of CPU, and the API server needs ten times that for its
@@ -239,7 +238,7 @@ fn serve<R: Reconciler, C: DeserializeOwned>(
         let (limit, part) = (config.shutdown_timeout, settings.application());
         let asked = Cell::new(None);
         let stop = stop_asked()?.map(|()| asked.set(Some(Instant::now())));
-        let build = |builder: &mut Builder<R::Primary>| build(builder, part);
+        let build = |builder: &mut Builder| build(builder, part);
         let (cluster, metrics) = (Cluster::find(app, host, &config).await, telemetry.metrics());
         let result = match cluster {
             Ok(cluster) => run::run(host, cluster, config, metrics, stop, build).await,

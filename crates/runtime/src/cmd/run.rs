@@ -18,9 +18,8 @@ use crate::{
         fence::{FenceLayer, eligibility::Eligibility, term::Term},
     },
     config::{app::App, build_info, environment::Host, settings::Config},
-    controller::{Controller, TaskExited, builder::Builder},
+    controller::{Controllers, TaskExited, builder::Builder},
     election::{self, identity::ElectionTarget, lease_guard::SeenLease, run::Election},
-    reconcile::reconciler::Reconciler,
     telemetry::{
         self,
         health::{Health, Heartbeat},
@@ -55,19 +54,19 @@ impl Error {
     }
 }
 
-/// Runs one replica until `shutdown` resolves. `build` declares the watched resource types.
+/// Runs one replica until `shutdown` resolves. `build` declares the controllers.
 ///
 /// The order of the stop keeps two leaders from overlapping: no new work, running work drained, fence closed, Lease released.
 ///
 /// # Errors
 /// See [`Error`]. An unreachable API server is not an error: the replica retries.
-pub async fn run<R: Reconciler>(
+pub async fn run(
     host: &Host,
     mut cluster: Cluster,
     config: Config,
     metrics: Metrics,
     shutdown: impl Future<Output = ()>,
-    build: impl FnOnce(&mut Builder<R::Primary>) -> R,
+    build: impl FnOnce(&mut Builder),
 ) -> Result<(), Error> {
     let app = metrics.app();
     let server = Server::bind(app, &config.http).await?;
@@ -82,12 +81,12 @@ pub async fn run<R: Reconciler>(
     let (client, api_server, lease) = cluster.fenced(&fence, &metrics);
     let mut health = Health::new(host);
     let name = identity.to_string();
-    let mut controller =
-        Controller::new(host, &client, &config, name, &metrics, &mut health, build);
+    let mut controllers =
+        Controllers::new(host, &client, &config, name, &metrics, &mut health, build);
     let seen = SeenLease::default();
     let server = if config.http.debug_state {
-        let replica = state(host, &config, &target, app, &seen, fence, &controller);
-        server.with_state(replica, controller.object_state())
+        let replica = state(host, &config, &target, app, &seen, fence, &controllers);
+        server.with_state(replica, controllers.object_state())
     } else {
         server
     };
@@ -104,7 +103,7 @@ pub async fn run<R: Reconciler>(
         target,
         metrics,
         seen,
-        ability: controller.ability(),
+        ability: controllers.ability(),
     };
     let mut election = tokio::spawn(election::run::run(
         election,
@@ -114,7 +113,7 @@ pub async fn run<R: Reconciler>(
     ));
     let ended = tokio::select! {
         biased;
-        ended = controller.run(term, shutdown) => ended.map_err(Error::TaskExited),
+        ended = controllers.run(term, shutdown) => ended.map_err(Error::TaskExited),
         () = serving => Err(TaskExited("the HTTP server".into()).into()),
         ended = &mut election => {
             return Err(match ended {
@@ -124,7 +123,7 @@ pub async fn run<R: Reconciler>(
         }
     };
     drop(drained);
-    let (released, ()) = tokio::join!(election, controller.finish());
+    let (released, ()) = tokio::join!(election, controllers.finish());
     ended?;
     released.map_err(|_| TaskExited("the election".into()))??;
     info!("stopped");
@@ -132,22 +131,26 @@ pub async fn run<R: Reconciler>(
 }
 
 /// Returns a function that reports the current state of this replica.
-fn state<R: Reconciler>(
+fn state(
     host: &Host,
     config: &Config,
     target: &ElectionTarget,
     app: &'static App,
     seen: &SeenLease,
     fence: FenceLayer,
-    controller: &Controller<R>,
-) -> impl Fn() -> State + Send + Sync + use<R> {
+    controllers: &Controllers,
+) -> impl Fn() -> State + Send + Sync + use<> {
     let (began, clock, seen) = (Instant::now(), host.clock.clone(), seen.clone());
     let identity = target.identity.to_string();
     let namespace = target.namespace.as_deref().unwrap_or_default();
     let lease = format!("{namespace}/{}", config.leader_election.lease_name);
-    let work = controller.state();
+    let work = controllers.state();
     move || {
-        let (caches, queue) = work();
+        let (caches, mut controllers) = work();
+        let queue = controllers.first().and_then(|first| first.queue.clone());
+        if controllers.len() == 1 {
+            controllers.clear();
+        }
         let (term, fence) = fence.state();
         State {
             identity: identity.clone(),
@@ -162,6 +165,7 @@ fn state<R: Reconciler>(
                 ..fence
             },
             queue,
+            controllers,
         }
     }
 }

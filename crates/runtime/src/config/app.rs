@@ -19,8 +19,6 @@ pub struct App {
     pub version: &'static str,
     /// API group of its resource types, and prefix of its annotations. Only `traceparent` has the prefix `name` instead.
     pub group: &'static str,
-    /// Name of the controller in metrics: its resource type in lower case, as in controller-runtime.
-    pub controller: &'static str,
     /// Reporting controller of its events.
     pub reporter: &'static str,
     /// Default configuration in TOML. It contains each key that the application adds, and each key of the runtime with another
@@ -58,18 +56,12 @@ impl fmt::Display for PodSecurity {
 impl App {
     /// Returns an application without configuration of its own. Its events have its name as the reporter. For `..App::new(…)`.
     #[must_use]
-    pub const fn new(
-        name: &'static str,
-        version: &'static str,
-        group: &'static str,
-        controller: &'static str,
-    ) -> Self {
+    pub const fn new(name: &'static str, version: &'static str, group: &'static str) -> Self {
         Self {
             name,
             about: "",
             version,
             group,
-            controller,
             reporter: name,
             defaults: "",
             keys: &[],
@@ -125,7 +117,7 @@ pub(crate) mod tests {
     /// Application of the runtime's tests.
     pub(crate) static APP: App = App {
         about: "An operator",
-        ..App::new("some-operator", "1.2.3", "example.com", "parent")
+        ..App::new("some-operator", "1.2.3", "example.com")
     };
 
     /// Key of the leader in the fencing record of that application.

@@ -60,7 +60,7 @@ fn h19_a_lease_shorter_than_a_late_write_is_rejected() {
 #[test]
 #[should_panic(expected = "App::name must be")]
 fn an_application_name_that_is_no_metric_prefix_is_rejected() {
-    static DIGIT: App = App::new("3scale-operator", "1.2.3", "example.com", "parent");
+    static DIGIT: App = App::new("3scale-operator", "1.2.3", "example.com");
     let _ = Config::shipped(&DIGIT);
 }
 

@@ -1,87 +1,219 @@
 //! Declaration of the resource types that a controller watches and writes.
 
-use std::{
-    collections::BTreeSet,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::Arc,
-};
+use std::{any::Any, sync::Arc};
 
-use futures::future::BoxFuture;
 use kube::Resource as _;
+use tokio::sync::watch as channel;
 
 use crate::{
     api::{
-        key::Key,
         kind::Kind,
-        object::{Cached, Content, Finalizable, Object, Primary},
-        reference::References,
+        object::{Cached, Finalizable, Object, Primary, kind_of},
     },
     cache::{
         readiness::{
-            Status,
+            Scopes,
             namespace::{Permission, RequiredAccess},
             refusals::Refusals,
         },
         store::{Change, Owners, Store},
-        watch::watch,
     },
     client::{context::ClientContext, fence},
-    controller::{event_handler::EventHandler, metrics},
-    reconcile::writer::{Writer, disputes::Requester, finalizer::Finalizer, history::WriteHistory},
-    telemetry::{
-        health::Heartbeat,
-        metrics::Metrics,
-        object_state::{MOST, Record},
+    controller::{
+        Common, Controlled, Controller,
+        event_handler::EventHandler,
+        informers::{Informer, Informers, Role, Use, Watched},
+        work_queue::WorkQueue,
     },
+    reconcile::{
+        reconciler::Reconciler,
+        writer::{Writer, finalizer::Finalizer},
+    },
+    telemetry::metrics::Metrics,
 };
 
-/// Declares the resource types that a controller watches and writes.
+/// Declares the controllers of a program.
 ///
-/// Every replica watches all of them in the configured namespaces, so a new leader starts with warm stores.
+/// The first use of a resource type creates its informer, its store and the history of its writes. All controllers share them.
+/// Every replica watches all types in the configured namespaces, so a new leader starts with warm stores.
 ///
 /// Each resource type costs one watch per configured namespace, or a single watch of the cluster. It needs the permissions to
 /// list and watch, and a written type those to write it as well. A replica without a permission reports it in its log and its
 /// readiness. It still serves the namespaces where it has all permissions.
-pub struct Builder<P> {
+pub struct Builder {
     pub(crate) shared: Arc<ClientContext>,
     /// Created before the writers, which report to it.
     pub(crate) refusals: Arc<Refusals>,
-    pub(crate) namespaces: Vec<Option<String>>,
-    pub(crate) metrics: Metrics,
+    namespaces: Vec<Option<String>>,
+    metrics: Metrics,
     owners: Owners,
-    primary: Arc<Writer<P>>,
+    pub(crate) informers: Vec<Arc<dyn Informer>>,
     rights: Vec<Permission>,
     unreviewed: Vec<Permission>,
-    dependents: Vec<Box<dyn Informer<P>>>,
+    pub(super) controllers: Vec<Declared>,
+    primaries: Vec<&'static Kind>,
 }
 
-impl<P: Primary> Builder<P> {
+/// A controller before the stores are watched.
+pub(super) struct Declared {
+    pub name: &'static str,
+    pub work_queue: channel::Receiver<Option<WorkQueue>>,
+    pub start: Start,
+}
+
+type Start = Box<dyn FnOnce(&Common) -> Arc<dyn Controlled>>;
+
+/// A reconciler and its resource types.
+pub(crate) struct Parts<R: Reconciler> {
+    pub reconciler: R,
+    pub primary: Arc<Writer<R::Primary>>,
+    pub informers: Informers<R::Primary>,
+}
+
+impl Builder {
     pub(crate) fn new(
         shared: Arc<ClientContext>,
         namespaces: Vec<Option<String>>,
         metrics: &Metrics,
     ) -> Self {
-        assert_fenced::<P>();
-        let owners = Owners::default();
-        owners.add::<P>();
-        let store = Arc::new(Store::new(&namespaces, owners.clone()));
-        let refusals = Refusals::new(&namespaces);
-        let right = Permission {
-            verb: "update",
-            kind: P::KIND,
-            subresource: "status",
-        };
         Self {
-            primary: Arc::new(Writer::new(&shared, &refusals, store)),
             shared,
-            refusals,
+            refusals: Refusals::new(&namespaces),
             namespaces,
-            owners,
+            owners: Owners::default(),
             metrics: metrics.clone(),
-            rights: vec![right],
+            informers: Vec::new(),
+            rights: Vec::new(),
             unreviewed: Vec::new(),
-            dependents: Vec::new(),
+            controllers: Vec::new(),
+            primaries: Vec::new(),
         }
+    }
+
+    /// Adds a controller. `name` is its name in metrics: its resource type in lower case, as in controller-runtime.
+    ///
+    /// # Panics
+    /// If another controller reconciles the same resource type, or has the same name.
+    pub fn controller<R: Reconciler>(
+        &mut self,
+        name: &'static str,
+        build: impl FnOnce(&mut ControllerBuilder<'_, R::Primary>) -> R,
+    ) {
+        let mut others = self.controllers.iter();
+        assert!(
+            others.all(|other| other.name != name),
+            "two controllers are named {name:?}"
+        );
+        let work_queue = channel::Sender::new(None);
+        let queue = work_queue.subscribe();
+        let parts = self.declare(queue.clone(), build);
+        self.controllers.push(Declared {
+            name,
+            work_queue: queue,
+            start: Box::new(move |common| {
+                let work = common.work(parts);
+                Arc::new(Controller::new(name, work, work_queue, common))
+            }),
+        });
+    }
+
+    /// Declares the resource types of a reconciler.
+    pub(crate) fn declare<R: Reconciler>(
+        &mut self,
+        work_queue: channel::Receiver<Option<WorkQueue>>,
+        build: impl FnOnce(&mut ControllerBuilder<'_, R::Primary>) -> R,
+    ) -> Parts<R> {
+        let kind = kind_of::<R::Primary>();
+        assert_fenced::<R::Primary>();
+        assert!(
+            !self.primaries.iter().any(|other| other.is_same(kind)),
+            "two controllers reconcile {}",
+            kind.plural
+        );
+        self.primaries.push(kind);
+        self.owners.add::<R::Primary>();
+        let mut builder = ControllerBuilder::new(self, work_queue);
+        let reconciler = build(&mut builder);
+        let (primary, informers) = (builder.primary, Informers::new(builder.roles));
+        let rights = builder.rights;
+        if rights.iter().any(|right| right.verb == "create") {
+            self.unreviewed.push(Permission {
+                verb: "update",
+                kind: *kind,
+                subresource: "finalizers",
+            });
+        }
+        self.rights.extend(rights);
+        Parts {
+            reconciler,
+            primary,
+            informers,
+        }
+    }
+
+    /// Returns the registry for metrics of the program's own.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Returns the informer of a resource type. The first call creates it.
+    fn informer<V: Cached>(&mut self) -> Arc<Watched<V>> {
+        let mut informers = self.informers.iter();
+        let Some(known) = informers.find(|informer| informer.kind().is_same(&V::KIND)) else {
+            let new = Arc::new(Watched::new(&self.namespaces, self.owners.clone()));
+            self.informers.push(Arc::clone(&new) as _);
+            return new;
+        };
+        let known: Arc<dyn Any + Send + Sync> = Arc::clone(known) as _;
+        let known = known.downcast().ok();
+        known.expect("a resource type has two cached forms: its controllers must share one")
+    }
+
+    /// Returns the requirements for serving a namespace.
+    pub(crate) fn needs(&self) -> RequiredAccess {
+        RequiredAccess {
+            primaries: self.primaries.clone(),
+            watched: self.informers.iter().map(|it| it.kind()).collect(),
+            rights: self.rights.clone(),
+            unreviewed: self.unreviewed.clone(),
+        }
+    }
+}
+
+/// Declares the resource types that a controller watches and writes.
+pub struct ControllerBuilder<'a, P> {
+    program: &'a mut Builder,
+    handler: EventHandler<P>,
+    primary: Arc<Writer<P>>,
+    rights: Vec<Permission>,
+    roles: Vec<Box<dyn Role<P>>>,
+}
+
+impl<'a, P: Primary> ControllerBuilder<'a, P> {
+    fn new(program: &'a mut Builder, work_queue: channel::Receiver<Option<WorkQueue>>) -> Self {
+        let informer = program.informer::<P>();
+        let primaries = Arc::clone(&informer.store);
+        let handler = EventHandler {
+            work_queue,
+            primaries,
+        };
+        let primary = Arc::new(informer.writer(&program.shared, &program.refusals));
+        let mut builder = Self {
+            program,
+            handler: handler.clone(),
+            primary,
+            rights: vec![Permission {
+                verb: "update",
+                kind: P::KIND,
+                subresource: "status",
+            }],
+            roles: Vec::new(),
+        };
+        builder.add(&informer, false, move |scopes, change| {
+            handler.primary_changed(scopes, change);
+        });
+        builder
     }
 
     /// Returns the writer and store of the reconciled type. A status update needs the permission to update the subresource
@@ -94,11 +226,11 @@ impl<P: Primary> Builder<P> {
     /// Returns the registry for the reconciler's own metrics.
     #[must_use]
     pub fn metrics(&self) -> &Metrics {
-        &self.metrics
+        &self.program.metrics
     }
 
     /// Watches a resource type that this controller creates. A change enqueues the controlling owner and all objects that
-    /// [reference](Cached::references) the changed one.
+    /// [reference](Cached::references) the changed one. Another controller may reconcile or own the same type.
     ///
     /// - Reviewed permissions: create and patch.
     /// - Reviewed by `doctor` only: update of the primary's subresource `finalizers`. The admission plugin
@@ -107,7 +239,7 @@ impl<P: Primary> Builder<P> {
     ///
     /// # Panics
     ///
-    /// - If the type is watched already: see [`watches`](Self::watches).
+    /// - If this controller uses the type already: see [`watches`](Self::watches).
     /// - For Events: the [fence] lets them through, so a former leader could still write them.
     ///
     /// [fence]: crate::client::fence
@@ -121,15 +253,13 @@ impl<P: Primary> Builder<P> {
         // Permissions of owned types are reviewed before the update of the primary's status.
         self.rights
             .splice(self.rights.len() - 1..self.rights.len() - 1, rights);
-        let store = self.store();
-        let writer = Writer::new(&self.shared, &self.refusals, Arc::clone(&store));
-        self.add(store, Some(Arc::clone(&writer.history)));
-        writer
+        let informer = self.dependent::<V>(false);
+        informer.writer(&self.program.shared, &self.program.refusals)
     }
 
     /// Declares that the reconciler deletes objects of a type that it owns. `doctor` reviews the permission.
     pub fn deletes<V: Cached>(&mut self) {
-        self.unreviewed.push(Permission {
+        self.program.unreviewed.push(Permission {
             verb: "delete",
             kind: V::KIND,
             subresource: "",
@@ -140,63 +270,47 @@ impl<P: Primary> Builder<P> {
     ///
     /// # Panics
     ///
-    /// If the type is watched already: reconciled, owned or read. Only one of two stores would contain the responses to writes.
-    /// Read an owned type through [`Writer::store`].
+    /// - If this controller uses the type already: as reconciled, owned or read. Read an owned type through [`Writer::store`].
+    /// - If another controller uses another cached form of the type. Only one of two stores would contain the responses to
+    ///   writes.
     pub fn watches<V: Cached>(&mut self) -> Arc<Store<V>> {
-        let store = self.store();
-        self.add(Arc::clone(&store), None);
-        store
+        Arc::clone(&self.dependent::<V>(true).store)
     }
 
-    fn store<V: Cached>(&self) -> Arc<Store<V>> {
-        Arc::new(Store::new(&self.namespaces, self.owners.clone()))
-    }
-
-    fn add<V: Cached>(&mut self, store: Arc<Store<V>>, history: Option<Arc<WriteHistory<V>>>) {
+    fn dependent<V: Cached>(&mut self, is_input: bool) -> Arc<Watched<V>> {
         let Kind { group, plural, .. } = V::KIND;
-        let watched = self.dependents.iter().map(|informer| informer.kind());
         assert!(
-            [P::KIND]
-                .into_iter()
-                .chain(watched)
-                .all(|kind| (kind.group, kind.plural) != (group, plural)),
+            !self.roles.iter().any(|role| role.kind().is_same(&V::KIND)),
             "{plural} of the group {group:?} are already watched: declare each resource type once, as reconciled, owned or \
              watched"
         );
-        self.dependents.push(Box::new(Watched {
-            store,
-            enqueue: EventHandler::dependent_changed::<V>,
-            history,
-        }));
+        let (informer, handler) = (self.program.informer::<V>(), self.handler.clone());
+        self.add(&informer, is_input, move |scopes, change| {
+            handler.dependent_changed(scopes, change);
+        });
+        informer
     }
 
-    pub(crate) fn finish(mut self) -> (Arc<Writer<P>>, Informers<P>, RequiredAccess) {
-        if self.rights.iter().any(|right| right.verb == "create") {
-            self.unreviewed.push(Permission {
-                verb: "update",
-                kind: P::KIND,
-                subresource: "finalizers",
-            });
+    fn add<V: Cached>(
+        &mut self,
+        informer: &Arc<Watched<V>>,
+        is_input: bool,
+        handler: impl Fn(&Scopes, &Change<V>) + Send + Sync + 'static,
+    ) {
+        let mut handlers = informer.handlers.lock();
+        if !handlers.is_empty() {
+            informer.store.share();
         }
-        let mut watched = vec![P::KIND];
-        watched.extend(self.dependents.iter().map(|informer| informer.kind()));
-        let needs = RequiredAccess {
-            primary: P::KIND,
-            watched,
-            rights: self.rights,
-            unreviewed: self.unreviewed,
-        };
-        let mut all: Vec<Box<dyn Informer<P>>> = vec![Box::new(Watched {
-            store: Arc::clone(self.primary.store()),
-            enqueue: EventHandler::primary_changed,
-            history: Some(Arc::clone(&self.primary.history)),
-        })];
-        all.extend(self.dependents);
-        (self.primary, Informers(all), needs)
+        handlers.push(Arc::new(handler));
+        drop(handlers);
+        self.roles.push(Box::new(Use {
+            informer: Arc::clone(informer),
+            is_input,
+        }));
     }
 }
 
-impl<P: Finalizable> Builder<P> {
+impl<P: Finalizable> ControllerBuilder<'_, P> {
     /// Declares a finalizer on the reconciled type, named `domain/name`, for cleanup outside the cluster. It needs the
     /// permission to patch the objects.
     pub fn finalizer(&mut self, name: &'static str) -> Finalizer<P> {
@@ -209,77 +323,6 @@ impl<P: Finalizable> Builder<P> {
     }
 }
 
-/// All watched resource types, the reconciled type first.
-pub(crate) struct Informers<P>(Vec<Box<dyn Informer<P>>>);
-
-impl<P: Primary> Informers<P> {
-    pub fn iter(&self) -> impl Iterator<Item = &dyn Informer<P>> {
-        self.0.iter().map(|informer| &**informer)
-    }
-
-    /// Returns the number of changes in all stores: see [`Store::changes`].
-    pub fn changes(&self) -> u64 {
-        self.iter().map(Informer::changes).sum()
-    }
-
-    /// Returns the objects that `view` references, with the informers of their resource types.
-    fn referenced(
-        &self,
-        key: &Key,
-        view: &P,
-    ) -> impl Iterator<Item = (&dyn Informer<P>, Key)> + use<'_, P> {
-        let references = References::of(key, view).into_iter();
-        references.filter_map(|(kind, to)| {
-            let mut informers = self.iter();
-            Some((informers.find(|it| it.kind().is_same(kind))?, to))
-        })
-    }
-
-    /// Returns a fingerprint of the versions of all objects that `view` references or controls. It is never 0.
-    pub fn basis(&self, key: &Key, view: &P) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        for (informer, to) in self.referenced(key, view) {
-            informer.version(&to).hash(&mut hasher);
-        }
-        for informer in self.iter() {
-            informer.controlled_versions(key).hash(&mut hasher);
-        }
-        hasher.finish() | 1
-    }
-
-    /// Returns a fingerprint of the referenced objects of read-only types: they are part of the desired state. Objects that
-    /// `view` controls are not.
-    pub fn inputs(&self, key: &Key, view: &P) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        for (informer, to) in self.referenced(key, view) {
-            if informer.is_input() {
-                informer.content(&to, view).hash(&mut hasher);
-            }
-        }
-        hasher.finish()
-    }
-}
-
-impl<P: Primary> Informers<P> {
-    /// Returns the records that hold the writes of `view` and of related objects. These are, for each other type, at most
-    /// [`MOST`] objects that `view` references and [`MOST`] objects that it controls.
-    pub fn holds(&self, key: &Key, view: &P) -> Vec<Record> {
-        let (by, references) = (Requester::of(view), References::of(key, view));
-        let holds = self.iter().enumerate().flat_map(|(number, informer)| {
-            let controlled = informer.controlled_by(key).into_iter().take(MOST);
-            let of_kind = references
-                .iter()
-                .filter(|(kind, _)| informer.kind().is_same(kind));
-            let others = of_kind.map(|(_, to)| to.clone()).take(MOST);
-            let mut keys: BTreeSet<_> = controlled.chain(others).collect();
-            keys.extend((number == 0).then(|| key.clone()));
-            keys.into_iter()
-                .flat_map(move |key| informer.holds(&key, by))
-        });
-        holds.collect()
-    }
-}
-
 /// Panics if the fence would let a former leader write this type.
 fn assert_fenced<V: Cached>() {
     let path = Object::<V>::url_path(&(), Some("n"));
@@ -288,106 +331,6 @@ fn assert_fenced<V: Cached>() {
         "{} cannot be reconciled or owned: the fence does not reject writes to them",
         V::KIND.plural
     );
-}
-
-/// A watched resource type.
-pub(crate) trait Informer<P>: Send + Sync {
-    fn kind(&self) -> Kind;
-    /// Whether the type is only read.
-    fn is_input(&self) -> bool;
-    fn changes(&self) -> u64;
-    fn version(&self, key: &Key) -> Option<u64>;
-    /// Returns the combined versions of all objects that the primary `key` controls.
-    fn controlled_versions(&self, key: &Key) -> u64;
-    /// Returns a fingerprint of an object's content, unless `by` controls it.
-    fn content(&self, key: &Key, by: &P) -> Option<u64>;
-    /// Returns the objects that the primary `key` controls.
-    fn controlled_by(&self, key: &Key) -> Vec<Key>;
-    /// Returns the records that hold the writes of an object for the owner `by`.
-    fn holds(&self, key: &Key, by: Requester<'_>) -> Vec<Record>;
-    /// Returns a function that counts the objects.
-    fn counter(&self) -> metrics::Count;
-    /// Watches one scope until cancelled.
-    fn watch(
-        &self,
-        shared: &Arc<ClientContext>,
-        status: Status,
-        metrics: &Metrics,
-        heartbeat: Heartbeat,
-        handler: EventHandler<P>,
-    ) -> BoxFuture<'static, ()>;
-}
-
-struct Watched<V, P> {
-    store: Arc<Store<V>>,
-    enqueue: fn(&EventHandler<P>, &Change<V>),
-    /// `None`: the type is only read.
-    history: Option<Arc<WriteHistory<V>>>,
-}
-
-impl<P: Primary, V: Cached> Informer<P> for Watched<V, P> {
-    fn kind(&self) -> Kind {
-        V::KIND
-    }
-
-    fn is_input(&self) -> bool {
-        self.history.is_none()
-    }
-
-    fn changes(&self) -> u64 {
-        self.store.changes()
-    }
-
-    fn version(&self, key: &Key) -> Option<u64> {
-        self.store.version(key)
-    }
-
-    fn controlled_versions(&self, key: &Key) -> u64 {
-        self.store.controlled_versions::<P>(key)
-    }
-
-    fn content(&self, key: &Key, by: &P) -> Option<u64> {
-        let object = self.store.get(key)?;
-        if object.is_controlled_by(by) {
-            return None;
-        }
-        let mut hasher = DefaultHasher::new();
-        Content(&*object).hash(&mut hasher);
-        Some(hasher.finish())
-    }
-
-    fn controlled_by(&self, key: &Key) -> Vec<Key> {
-        self.store.controlled_by::<P>(key)
-    }
-
-    fn holds(&self, key: &Key, by: Requester<'_>) -> Vec<Record> {
-        let history = self.history.as_ref();
-        history.map_or_else(Vec::new, |history| history.holds(key, by))
-    }
-
-    fn counter(&self) -> metrics::Count {
-        let store = Arc::clone(&self.store);
-        Arc::new(move || store.counts())
-    }
-
-    fn watch(
-        &self,
-        shared: &Arc<ClientContext>,
-        status: Status,
-        metrics: &Metrics,
-        heartbeat: Heartbeat,
-        handler: EventHandler<P>,
-    ) -> BoxFuture<'static, ()> {
-        let enqueue = self.enqueue;
-        Box::pin(watch(
-            Arc::clone(shared),
-            status,
-            Arc::clone(&self.store),
-            metrics::restarts::<V>(metrics),
-            heartbeat,
-            move |change| enqueue(&handler, &change),
-        ))
-    }
 }
 
 #[cfg(test)]
@@ -429,7 +372,7 @@ mod tests {
         const KIND: Kind = Kind::of::<core::v1::Event>();
     }
 
-    type Ask = fn(&mut Builder<Parent>);
+    type Ask = fn(&mut ControllerBuilder<'_, Parent>);
 
     /// Returns the panic message of a controller with this declaration.
     fn refusal(ask: Ask) -> String {
@@ -437,7 +380,7 @@ mod tests {
             Ok::<_, Infallible>(Response::new(Body::empty()))
         });
         let client = Client::new(nobody, "default");
-        let build = |builder: &mut Builder<Parent>| {
+        let build = |builder: &mut ControllerBuilder<'_, Parent>| {
             let parents = Parents::build(builder);
             ask(builder);
             parents

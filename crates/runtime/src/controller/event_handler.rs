@@ -23,17 +23,17 @@ use crate::{
 const ROLLOUT_DEBOUNCE: Duration = Duration::from_secs(1);
 
 /// Enqueues the objects that a change affects.
+#[derive(Clone)]
 pub(crate) struct EventHandler<P> {
     pub work_queue: channel::Receiver<Option<WorkQueue>>,
     pub primaries: Arc<Store<P>>,
-    pub scopes: Arc<Scopes>,
 }
 
 impl<P: Primary> EventHandler<P> {
     /// Enqueues the changed object. Changes before the scope is in sync are ignored, because its initial sync covers them.
-    pub fn primary_changed(&self, change: &Change<P>) {
+    pub fn primary_changed(&self, scopes: &Scopes, change: &Change<P>) {
         if let Some(work_queue) = &*self.work_queue.borrow()
-            && self.scopes.is_in_sync(&change.key)
+            && scopes.is_in_sync(&change.key)
         {
             let key = change.key.clone();
             if change.is_touch {
@@ -48,9 +48,9 @@ impl<P: Primary> EventHandler<P> {
 
     /// Enqueues the current owner, the previous owner, and the objects that reference the changed object. For example, an object
     /// may wait until another client's object with the referenced name is deleted.
-    pub fn dependent_changed<V: Cached>(&self, change: &Change<V>) {
+    pub fn dependent_changed<V: Cached>(&self, scopes: &Scopes, change: &Change<V>) {
         let work_queue = self.work_queue.borrow();
-        let concerns = || !change.is_touch && self.scopes.is_in_sync(&change.key);
+        let concerns = || !change.is_touch && scopes.is_in_sync(&change.key);
         let Some(work_queue) = work_queue.as_ref().filter(|_| concerns()) else {
             return;
         };

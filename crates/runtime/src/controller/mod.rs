@@ -6,6 +6,7 @@
 
 pub(crate) mod builder;
 mod event_handler;
+pub(crate) mod informers;
 pub(crate) mod metrics;
 pub(crate) mod object_reconciler;
 mod object_state;
@@ -17,9 +18,11 @@ mod tests;
 pub(crate) mod work_queue;
 mod worker;
 
-use std::{borrow::Cow, collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    any::Any, borrow::Cow, collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration,
+};
 
-use futures::FutureExt as _;
+use futures::{FutureExt as _, future::join_all};
 use kube::Client;
 use tokio::{
     sync::watch as channel,
@@ -29,7 +32,10 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    api::{key::Key, object::Cached as _},
+    api::{
+        key::Key,
+        object::{Cached as _, kind_of},
+    },
     cache::readiness::{
         Scopes,
         namespace::{NamespaceName, Reason},
@@ -40,8 +46,7 @@ use crate::{
     },
     config::{descriptors, environment::Host, settings::Config},
     controller::{
-        builder::{Builder, Informer},
-        event_handler::EventHandler,
+        builder::{Builder, Parts},
         metrics::{Count, Instruments},
         object_reconciler::ObjectReconciler,
         queue::{Queue, lane::Lane},
@@ -66,21 +71,142 @@ const STALL_TIMEOUT: Duration = Duration::from_mins(2);
 /// Minimum time limit for the pending events on shutdown. It applies even if the drain has used up the shutdown timeout.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
-/// A controller before it runs.
-pub struct Controller<R: Reconciler> {
-    work: Arc<ObjectReconciler<R>>,
+/// The controllers of a program before they run.
+pub struct Controllers {
+    all: Vec<Arc<dyn Controlled>>,
     scopes: Arc<Scopes>,
     /// Eligibility that the election sees. Between terms, it equals that of `scopes`. During a term, it changes only to
     /// [`Eligibility::None`], after the drain.
     ability: channel::Sender<Eligibility>,
-    /// Work queue of the current term, where changes enqueue objects. `None` between terms.
-    work_queue: channel::Sender<Option<WorkQueue>>,
     counters: Vec<Count>,
     tasks: Tasks,
-    instruments: Instruments,
     config: Config,
     /// Duration of the drain of the last term.
     drained_in: Duration,
+}
+
+/// A controller: a reconciler with its queue, for any resource type.
+pub(crate) trait Controlled: Any + Send + Sync {
+    /// Starts the workers of a term, with their own queue.
+    fn begin(&self, id: u64, term: &channel::Receiver<Option<Term>>, work: &mut JoinSet<()>);
+
+    /// Ends the queue of the term: no new work.
+    fn end(&self) -> Option<Queue<Key>>;
+
+    fn work_queue(&self) -> NamedQueue;
+
+    /// Returns the state of one object, or the reason if this replica does not have the object.
+    fn object_state(&self, key: &Key) -> Result<ObjectWork, String>;
+}
+
+/// Name of a controller, and its work queue.
+type NamedQueue = (&'static str, channel::Receiver<Option<WorkQueue>>);
+
+/// What all controllers of a program share.
+pub(crate) struct Common {
+    pub scopes: Arc<Scopes>,
+    pub recorder: Recorder,
+    pub metrics: Metrics,
+    pub host: Host,
+    pub config: Config,
+}
+
+impl Common {
+    pub fn work<R: Reconciler>(&self, parts: Parts<R>) -> ObjectReconciler<R> {
+        ObjectReconciler {
+            reconciler: parts.reconciler,
+            primary: parts.primary,
+            informers: parts.informers,
+            recorder: self.recorder.about(kind_of::<R::Primary>()),
+            scopes: Arc::clone(&self.scopes),
+            log: Arc::default(),
+            host: self.host.clone(),
+        }
+    }
+}
+
+/// A controller of one resource type.
+struct Controller<R: Reconciler> {
+    name: &'static str,
+    work: Arc<ObjectReconciler<R>>,
+    /// Work queue of the current term, where changes enqueue objects. `None` between terms.
+    work_queue: channel::Sender<Option<WorkQueue>>,
+    instruments: Instruments,
+    config: Config,
+}
+
+impl<R: Reconciler> Controller<R> {
+    fn new(
+        name: &'static str,
+        work: ObjectReconciler<R>,
+        work_queue: channel::Sender<Option<WorkQueue>>,
+        common: &Common,
+    ) -> Self {
+        Self {
+            name,
+            work: Arc::new(work),
+            work_queue,
+            instruments: Instruments::new(&common.metrics, name, common.config.workers),
+            config: common.config.clone(),
+        }
+    }
+}
+
+impl<R: Reconciler> Controlled for Controller<R> {
+    fn begin(&self, id: u64, term: &channel::Receiver<Option<Term>>, work: &mut JoinSet<()>) {
+        let queue = Queue::new(&self.config.backoff, self.config.workers, Key::namespace);
+        self.instruments.term_begins(&queue);
+        let work_queue = WorkQueue::new(queue);
+        self.work_queue.send_replace(Some(work_queue.clone()));
+        info!(
+            objects = self.work.primary.store().len(),
+            workers = self.config.workers,
+            resync = ?self.config.resync,
+            "started workers"
+        );
+        let attempt = TermAttempt {
+            kind: R::Primary::KIND.kind,
+            work_queue,
+            term: term.clone(),
+            id,
+        };
+        // As many workers again for slow namespaces.
+        for _ in 0..self.config.workers * 2 {
+            let worker = Worker {
+                kind: R::Primary::KIND,
+                work_queue: attempt.work_queue.clone(),
+                instruments: self.instruments.clone(),
+                log: Arc::clone(&self.work.log),
+            };
+            let (objects, attempt) = (Arc::clone(&self.work), attempt.clone());
+            work.spawn(worker.work(move |key| {
+                let (objects, attempt) = (Arc::clone(&objects), attempt.clone());
+                async move { objects.reconcile(&key, &attempt).await }
+            }));
+        }
+        work.spawn(check_objects(
+            Arc::clone(&self.work),
+            attempt.work_queue,
+            self.work.scopes.in_sync(),
+            self.config.resync,
+        ));
+        work.spawn(Arc::clone(&self.work.log).report_suppressed());
+    }
+
+    fn end(&self) -> Option<Queue<Key>> {
+        let queue = self.work_queue.send_replace(None)?.queue;
+        queue.shut_down();
+        Some(queue)
+    }
+
+    fn work_queue(&self) -> NamedQueue {
+        (self.name, self.work_queue.subscribe())
+    }
+
+    fn object_state(&self, key: &Key) -> Result<ObjectWork, String> {
+        let work_queue = self.work_queue.borrow().clone();
+        self.work.object_state(key, work_queue.as_ref())
+    }
 }
 
 /// Named tasks that live as long as the controller. If one ends, the controller ends.
@@ -100,13 +226,16 @@ enum TermEnd {
     TaskExited(TaskExited),
 }
 
-impl<R: Reconciler> Controller<R> {
-    /// Creates a controller and starts its watches. Call it within a Tokio runtime.
+impl Controllers {
+    /// Creates the controllers of a program and starts their watches. Call it within a Tokio runtime.
     ///
     /// - `client` must reject writes after the end of the term (see [`fence`](crate::client::fence)).
     /// - `instance` is the replica's name in events.
-    /// - `health` receives the checks of the controller.
-    /// - `build` declares the watched resource types.
+    /// - `health` receives the checks of the controllers.
+    /// - `build` declares the controllers.
+    ///
+    /// # Panics
+    /// If `build` declares none.
     #[must_use]
     pub fn new(
         host: &Host,
@@ -115,7 +244,7 @@ impl<R: Reconciler> Controller<R> {
         instance: String,
         metrics: &Metrics,
         health: &mut Health,
-        build: impl FnOnce(&mut Builder<R::Primary>) -> R,
+        build: impl FnOnce(&mut Builder),
     ) -> Self {
         let app = metrics.app();
         let namespaces = scopes(&config.namespaces);
@@ -125,27 +254,35 @@ impl<R: Reconciler> Controller<R> {
             client: client.clone(),
         });
         let mut builder = Builder::new(Arc::clone(&shared), namespaces.clone(), metrics);
-        let reconciler = build(&mut builder);
-        let refusals = Arc::clone(&builder.refusals);
-        let (primary, informers, needs) = builder.finish();
+        build(&mut builder);
+        let (needs, refusals) = (builder.needs(), Arc::clone(&builder.refusals));
+        let (informers, declared) = (builder.informers, builder.controllers);
+        assert!(!declared.is_empty(), "a program needs a controller");
+        let kind = needs.primary();
         let scopes = Scopes::new(needs, refusals, config.leader_election.lease_duration);
-        let work_queue = channel::Sender::<Option<WorkQueue>>::new(None);
-        let current = work_queue.subscribe();
+        let names = declared.iter().map(|it| (it.name, it.work_queue.clone()));
+        let queues: Vec<_> = names.collect();
+        let current = queues.clone();
         let busy = move || {
-            let work_queue = current.borrow();
-            work_queue
-                .as_ref()
-                .is_some_and(|work_queue| work_queue.queue.is_busy(Lane::Background))
+            current.iter().any(|(_, work_queue)| {
+                let work_queue = work_queue.borrow();
+                work_queue
+                    .as_ref()
+                    .is_some_and(|work_queue| work_queue.queue.is_busy(Lane::Background))
+            })
         };
         let about = EventSource {
             app,
             reporter: app.reporter,
             instance,
-            kind: R::Primary::KIND,
+            kind,
             host: host.clone(),
         };
         let (recorder, write_events) = Recorder::new(client.clone(), about, metrics, busy);
-        let counters: Vec<_> = informers.iter().map(Informer::counter).collect();
+        let counters: Vec<_> = informers
+            .iter()
+            .map(|informer| informer.counter())
+            .collect();
         let kinds = informers.iter().map(|informer| informer.kind().kind);
         metrics::observe_stores(metrics, kinds.zip(counters.clone()).collect());
         let mut tasks = Tasks::new();
@@ -153,7 +290,7 @@ impl<R: Reconciler> Controller<R> {
         scopes.observe(metrics);
         let supervise = Arc::clone(&scopes).supervise();
         tasks.spawn(supervise.map(|()| "the supervision of namespaces".into()));
-        let kinds = informers.iter().count();
+        let kinds = informers.len();
         let fit = descriptors::fit(host.descriptors, kinds);
         if let Some(shortage) = descriptors::shortage(host.descriptors, &namespaces, kinds) {
             warn!("{shortage}");
@@ -171,47 +308,29 @@ impl<R: Reconciler> Controller<R> {
             let place = namespace.as_ref().map(|name| format!("/{name}"));
             let place = place.unwrap_or_default();
             for (number, informer) in informers.iter().enumerate() {
-                let handler = EventHandler {
-                    work_queue: work_queue.subscribe(),
-                    primaries: Arc::clone(primary.store()),
-                    scopes: Arc::clone(&scopes),
-                };
                 let status = scopes.informer(scope, number);
                 let heartbeat =
                     health.heartbeat(format!("watch-{}{place}", informer.kind().plural));
-                let watch = informer.watch(&shared, status, metrics, heartbeat, handler);
+                let watch = informer.watch(&shared, status, &scopes, metrics, heartbeat);
                 let name = format!("the watch of {}", informer.kind().plural);
                 tasks.spawn(watch.map(|()| name.into()));
             }
         }
-        let current = work_queue.subscribe();
-        let clock = host.clone();
-        health.live("workers", move || {
-            stuck(&current.borrow().as_ref()?.queue, &clock)
-        });
-        let (ready, noted) = (Arc::clone(&scopes), Arc::clone(&scopes));
-        health.ready_with_note(
-            "informer-sync",
-            move || ready.failure(),
-            move || noted.note(),
-        );
-        let name = app.controller;
+        add_checks(health, queues, &scopes, host);
+        let common = Common {
+            scopes: Arc::clone(&scopes),
+            recorder,
+            metrics: metrics.clone(),
+            host: host.clone(),
+            config: config.clone(),
+        };
+        let declared = declared.into_iter();
         Self {
-            work: Arc::new(ObjectReconciler {
-                reconciler,
-                primary,
-                informers,
-                recorder,
-                scopes: Arc::clone(&scopes),
-                log: Arc::default(),
-                host: host.clone(),
-            }),
+            all: declared.map(|it| (it.start)(&common)).collect(),
             scopes,
             ability: channel::Sender::new(Eligibility::None),
-            work_queue,
             counters,
             tasks,
-            instruments: Instruments::new(metrics, name, config.workers),
             config: config.clone(),
             drained_in: Duration::ZERO,
         }
@@ -223,32 +342,38 @@ impl<R: Reconciler> Controller<R> {
         self.ability.subscribe()
     }
 
-    /// Returns a function that reads the state of caches and queue.
+    /// Returns a function that reads the state of caches and queues.
     pub(crate) fn state(
         &self,
-    ) -> impl Fn() -> (Vec<state::Cache>, Option<state::Queue>) + Send + Sync + use<R> {
+    ) -> impl Fn() -> (Vec<state::Cache>, Vec<state::Controller>) + Send + Sync + use<> {
         let (scopes, counters) = (Arc::clone(&self.scopes), self.counters.clone());
-        let work_queue = self.work_queue.subscribe();
+        let queues: Vec<_> = self.all.iter().map(|it| it.work_queue()).collect();
         move || {
             let objects: Vec<_> = counters.iter().map(|count| count()).collect();
-            let work_queue = work_queue.borrow().clone();
-            (
-                scopes.caches(&objects),
-                work_queue.map(|work_queue| work_queue.state()),
-            )
+            let controllers = queues.iter().map(|(name, work_queue)| {
+                let work_queue = work_queue.borrow().clone();
+                state::Controller {
+                    name: (*name).to_owned(),
+                    queue: work_queue.map(|work_queue| work_queue.state()),
+                }
+            });
+            (scopes.caches(&objects), controllers.collect())
         }
     }
 
-    /// Returns a function that reads the state of one object. It does not keep the controller's event recorder alive, because
-    /// [`finish`](Self::finish) waits for the last sender of events.
+    /// Returns a function that reads the state of one object, of the first controller that has it. It does not keep the event
+    /// recorder alive, because [`finish`](Self::finish) waits for the last sender of events.
     pub(crate) fn object_state(
         &self,
-    ) -> impl Fn(&Key) -> Result<ObjectWork, String> + Send + Sync + use<R> {
-        let (work, work_queue) = (Arc::downgrade(&self.work), self.work_queue.subscribe());
+    ) -> impl Fn(&Key) -> Result<ObjectWork, String> + Send + Sync + use<> {
+        let all: Vec<_> = self.all.iter().map(Arc::downgrade).collect();
         move |key| {
-            let work = work.upgrade().ok_or("the controller has stopped")?;
-            let work_queue = work_queue.borrow().clone();
-            work.object_state(key, work_queue.as_ref())
+            let mut states = all.iter().map(|controller| {
+                let controller = controller.upgrade().ok_or("the controller has stopped")?;
+                controller.object_state(key)
+            });
+            let first = states.next().unwrap_or_else(|| Err(String::new()));
+            first.or_else(|missing| states.find_map(Result::ok).ok_or(missing))
         }
     }
 
@@ -295,7 +420,7 @@ impl<R: Reconciler> Controller<R> {
     /// traces.
     pub async fn finish(mut self) {
         // Drops the last sender of events, so that the event writer ends after the last event. No other task ends.
-        drop(self.work);
+        drop(self.all);
         let left = self.config.shutdown_timeout.saturating_sub(self.drained_in);
         let _ = timeout(LAST_EVENTS.max(left / 2), self.tasks.join_next()).await;
     }
@@ -316,45 +441,11 @@ impl<R: Reconciler> Controller<R> {
             () = lost(term, id) => return TermEnd::Lost,
             _ = in_sync.wait_for(|scopes| !scopes.is_empty()) => {} // With partial caches, existing objects would look missing.
         }
-        let queue = Queue::new(&self.config.backoff, self.config.workers, Key::namespace);
-        self.instruments.term_begins(&queue);
-        let work_queue = WorkQueue::new(queue.clone());
-        self.work_queue.send_replace(Some(work_queue.clone()));
         self.scopes.check_all();
-        info!(
-            objects = self.work.primary.store().len(),
-            workers = self.config.workers,
-            resync = ?self.config.resync,
-            "started workers"
-        );
-        let attempt = TermAttempt {
-            kind: R::Primary::KIND.kind,
-            work_queue,
-            term: term.clone(),
-            id,
-        };
         let mut work = JoinSet::new();
-        // As many workers again for slow namespaces.
-        for _ in 0..self.config.workers * 2 {
-            let worker = Worker {
-                kind: R::Primary::KIND,
-                work_queue: attempt.work_queue.clone(),
-                instruments: self.instruments.clone(),
-                log: Arc::clone(&self.work.log),
-            };
-            let (objects, attempt) = (Arc::clone(&self.work), attempt.clone());
-            work.spawn(worker.work(move |key| {
-                let (objects, attempt) = (Arc::clone(&objects), attempt.clone());
-                async move { objects.reconcile(&key, &attempt).await }
-            }));
+        for controller in &self.all {
+            controller.begin(id, term, &mut work);
         }
-        work.spawn(check_objects(
-            Arc::clone(&self.work),
-            attempt.work_queue,
-            in_sync,
-            self.config.resync,
-        ));
-        work.spawn(Arc::clone(&self.work.log).report_suppressed());
         let mut able = self.scopes.ability();
         let elects = self.config.leader_election.enabled;
         let ended = tokio::select! {
@@ -365,15 +456,16 @@ impl<R: Reconciler> Controller<R> {
             () = lost(term, id) => TermEnd::Lost,
             _ = able.wait_for(|able| *able == Eligibility::None), if elects => TermEnd::Unable,
         };
-        self.work_queue.send_replace(None);
-        queue.shut_down();
+        let queues: Vec<_> = self.all.iter().filter_map(|it| it.end()).collect();
         let draining = Instant::now();
-        if timeout(self.config.shutdown_timeout, queue.drained())
+        let drained = join_all(queues.iter().map(Queue::drained));
+        if timeout(self.config.shutdown_timeout, drained)
             .await
             .is_err()
         {
+            let running = queues.iter().map(|queue| queue.stats().processing);
             warn!(
-                running = queue.stats().processing,
+                running = running.sum::<usize>(),
                 "shutdown timeout exceeded: aborting running reconciles"
             );
         }
@@ -381,6 +473,28 @@ impl<R: Reconciler> Controller<R> {
         self.drained_in = draining.elapsed();
         ended
     }
+}
+
+/// Adds the checks of the workers and of the informers.
+fn add_checks(health: &mut Health, queues: Vec<NamedQueue>, scopes: &Arc<Scopes>, host: &Host) {
+    let clock = host.clone();
+    health.live("workers", move || {
+        queues.iter().find_map(|(name, work_queue)| {
+            let text = stuck(&work_queue.borrow().as_ref()?.queue, &clock)?;
+            let is_only = queues.len() == 1;
+            Some(if is_only {
+                text
+            } else {
+                format!("{name}: {text}")
+            })
+        })
+    });
+    let (ready, noted) = (Arc::clone(scopes), Arc::clone(scopes));
+    health.ready_with_note(
+        "informer-sync",
+        move || ready.failure(),
+        move || noted.note(),
+    );
 }
 
 /// Returns a message if a reconcile has made no progress for longer than [`STALL_TIMEOUT`].

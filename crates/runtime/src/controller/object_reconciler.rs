@@ -15,7 +15,7 @@ use crate::{
         store::{Freshness, Snapshot},
     },
     config::environment::Host,
-    controller::builder::Informers,
+    controller::informers::Informers,
     reconcile::{
         error::ApiError,
         reconciler::{Action, Attempt, Context, Detached, Failed, Reconciler},

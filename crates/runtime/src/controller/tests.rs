@@ -6,6 +6,7 @@
 )]
 
 mod object_state;
+mod several;
 mod watches;
 
 use std::{collections::HashMap, convert::Infallible, io, sync::Arc};
@@ -36,6 +37,7 @@ use crate::{
     client::transport::READ_TIMEOUT,
     config::app::tests::APP,
     controller::{
+        builder::ControllerBuilder,
         queue::{MIN_REQUEUE_DELAY, Outcome},
         worker::QUIET_CONFLICTS,
     },
@@ -673,23 +675,23 @@ fn server() -> FakeServer {
     }
 }
 
-fn controller(server: &FakeServer, health: &mut Health) -> Controller<Parents> {
-    controller_at(&server.client(), health, Parents::build)
+fn controllers(server: &FakeServer, health: &mut Health) -> Controllers {
+    controllers_at(&server.client(), health, Parents::build)
 }
 
-fn controller_at<R: Reconciler>(
+fn controllers_at<R: Reconciler>(
     client: &Client,
     health: &mut Health,
-    build: impl FnOnce(&mut Builder<R::Primary>) -> R,
-) -> Controller<R> {
-    Controller::new(
+    build: impl FnOnce(&mut ControllerBuilder<'_, R::Primary>) -> R,
+) -> Controllers {
+    Controllers::new(
         &Host::of_this_process(),
         client,
         &Config::shipped(&APP),
         "test".into(),
         &Metrics::disconnected(&APP),
         health,
-        build,
+        |program| program.controller("parent", build),
     )
 }
 
@@ -698,7 +700,7 @@ fn controller_at<R: Reconciler>(
 async fn q5_no_work_before_both_caches_are_in_sync() {
     let server = server();
     let mut health = Health::new(&Host::of_this_process());
-    let mut controller = controller(&server, &mut health);
+    let mut controller = controllers(&server, &mut health);
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
     let running = tokio::spawn(async move { controller.run(term, std::future::pending()).await });
     advance(Duration::from_mins(1)).await;
@@ -725,7 +727,7 @@ async fn reconciles_run_only_during_a_term() {
     let server = server();
     server.let_children.add_permits(1);
     let mut health = Health::new(&Host::of_this_process());
-    let mut controller = controller(&server, &mut health);
+    let mut controller = controllers(&server, &mut health);
     let (publish, term) = channel::channel(None);
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let stopped = async {
@@ -772,7 +774,7 @@ async fn liveness_names_stuck_reconciles_and_watches() {
     };
     server.let_children.add_permits(1);
     let mut health = Health::new(&Host::of_this_process());
-    let mut controller = controller(&server, &mut health);
+    let mut controller = controllers(&server, &mut health);
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
     let _running = tokio::spawn(async move { controller.run(term, std::future::pending()).await });
     assert_eq!(dead_after(STALL_TIMEOUT, &health).await, [""; 0]);
@@ -849,7 +851,7 @@ async fn liveness_bounds_stalls_and_not_reconciles() {
         });
         let mut health = Health::new(&Host::of_this_process());
         let mut controller =
-            controller_at(&Client::new(service, "default"), &mut health, |builder| {
+            controllers_at(&Client::new(service, "default"), &mut health, |builder| {
                 Busy {
                     parents: builder.primary(),
                     children: builder.owns(),
@@ -881,7 +883,7 @@ async fn liveness_does_not_depend_on_the_api_server() {
         });
         let client = Client::new(service, "default");
         let mut health = Health::new(&Host::of_this_process());
-        let mut controller = controller_at(&client, &mut health, Parents::build);
+        let mut controller = controllers_at(&client, &mut health, Parents::build);
         let (_publish, term) = channel::channel(Some(Term::unlimited()));
         let running =
             tokio::spawn(async move { controller.run(term, std::future::pending()).await });
@@ -895,7 +897,7 @@ async fn liveness_does_not_depend_on_the_api_server() {
 async fn liveness_names_a_dead_watch() {
     let server = server();
     let mut health = Health::new(&Host::of_this_process());
-    let mut controller = controller(&server, &mut health);
+    let mut controller = controllers(&server, &mut health);
     controller.tasks.shutdown().await;
     let dead = dead_after(Duration::from_mins(1), &health).await;
     assert_eq!(dead, ["watch-parents: dead", "watch-children: dead"]);
@@ -935,7 +937,7 @@ async fn a_watch_that_falls_silent_is_opened_again() {
             }
         });
         let mut health = Health::new(&Host::of_this_process());
-        let _controller = controller_at(&client, &mut health, Parents::build);
+        let _controller = controllers_at(&client, &mut health, Parents::build);
         sleep(minute * (bookmarks + 2)).await;
         assert_eq!(opened.lock().len(), 1, "{bookmarks}");
         sleep(minute).await;
@@ -981,7 +983,7 @@ async fn a_watch_resumes_only_from_valid_versions() {
                 }
             });
             let mut health = Health::new(&Host::of_this_process());
-            let _controller = controller_at(&client, &mut health, Parents::build);
+            let _controller = controllers_at(&client, &mut health, Parents::build);
             sleep(Duration::from_mins(1)).await;
             let asked = asked.lock();
             let kinds: Vec<_> = (asked.iter())
@@ -1005,7 +1007,7 @@ async fn an_ineligible_leader_is_drained_before_it_reports() {
         ..server()
     };
     server.let_children.add_permits(1);
-    let mut controller = controller(&server, &mut Health::new(&Host::of_this_process()));
+    let mut controller = controllers(&server, &mut Health::new(&Host::of_this_process()));
     let (ability, scopes) = (controller.ability(), Arc::clone(&controller.scopes));
     let says = |expected| assert_eq!(*ability.borrow(), expected);
     let (publish, term) = channel::channel(None);

@@ -45,7 +45,7 @@ impl LeaseRecorder {
             app,
             reporter: app.name,
             instance: identity.to_string(),
-            kind: Kind::of::<Lease>(),
+            kind: const { &Kind::of::<Lease>() },
             host: host.clone(),
         };
         let (recorder, write) = Recorder::new(client, about, metrics, || false);

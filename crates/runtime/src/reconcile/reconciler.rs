@@ -129,7 +129,7 @@ pub struct Context<'a, P> {
     pub(crate) recorder: &'a Recorder,
     pub(crate) log: &'a LogLimiter,
     pub(crate) attempt: &'a dyn Attempt,
-    /// Fingerprint of the referenced objects; see [`Informers::inputs`](crate::controller::builder::Informers::inputs).
+    /// Fingerprint of the referenced objects; see [`Informers::inputs`](crate::controller::informers::Informers::inputs).
     pub(crate) inputs: u64,
     /// Whether this is a dry run.
     pub(crate) is_dry_run: bool,

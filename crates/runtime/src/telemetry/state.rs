@@ -31,7 +31,19 @@ pub struct State {
     /// The current term; `None` if this replica does not lead.
     pub term: Option<Term>,
     pub fence: Fence,
-    /// The queue; `None` if this replica does not lead, or if nothing is in sync yet.
+    /// The queue of the first controller; `None` if this replica does not lead, or if nothing is in sync yet.
+    pub queue: Option<Queue>,
+    /// All controllers with their queues, if there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub controllers: Vec<Controller>,
+}
+
+/// A controller of a program with several.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Controller {
+    pub name: String,
+    /// See [`State::queue`].
     pub queue: Option<Queue>,
 }
 

@@ -23,7 +23,7 @@ use crate::{
         reference::References,
     },
     cache::store::Snapshot,
-    controller::builder::Builder,
+    controller::builder::ControllerBuilder,
     reconcile::{
         error::ApiError,
         reconciler::{Action, Context, Reconciler},
@@ -153,7 +153,7 @@ pub struct Parents {
 }
 
 impl Parents {
-    pub fn build(builder: &mut Builder<Parent>) -> Self {
+    pub fn build(builder: &mut ControllerBuilder<'_, Parent>) -> Self {
         Self {
             children: builder.owns(),
         }

@@ -8,19 +8,24 @@ use std::{sync::Arc, time::Duration};
 
 use kube::Client;
 use parking_lot::Mutex;
+use tokio::sync::watch as channel;
 
 use crate::{
     api::{
         key::Key,
-        object::{Cached, Object, Primary},
+        object::{Cached, Object, Primary, kind_of},
     },
     cache::{
         readiness::Scopes,
         store::{Owners, Snapshot, Store},
     },
     client::context::ClientContext,
-    config::{app::App, environment::Host},
-    controller::{builder::Builder, object_reconciler::ObjectReconciler},
+    config::{app::App, environment::Host, settings::Config},
+    controller::{
+        Common,
+        builder::{Builder, ControllerBuilder},
+        object_reconciler::ObjectReconciler,
+    },
     reconcile::reconciler::{Action, Attempt, Context, Reconciler},
     telemetry::{
         events::{Recorder, event::EventSource},
@@ -49,7 +54,7 @@ impl<R: Reconciler> Harness<R> {
     pub fn new(
         app: &'static App,
         client: &Client,
-        build: impl FnOnce(&mut Builder<R::Primary>) -> R,
+        build: impl FnOnce(&mut ControllerBuilder<'_, R::Primary>) -> R,
     ) -> Self {
         let metrics = Metrics::disconnected(app);
         let host = Host::of_this_process();
@@ -59,28 +64,26 @@ impl<R: Reconciler> Harness<R> {
             client: client.clone(),
         });
         let mut builder = Builder::new(shared, vec![None], &metrics);
-        let reconciler = build(&mut builder);
+        let (_, queue) = channel::channel(None);
+        let parts = builder.declare(queue, build);
         let refusals = Arc::clone(&builder.refusals);
-        let (primary, informers, needs) = builder.finish();
-        let scopes = Scopes::new(needs, refusals, Duration::from_secs(15));
         let about = EventSource {
             app,
             reporter: app.reporter,
             instance: "test".into(),
-            kind: R::Primary::KIND,
+            kind: kind_of::<R::Primary>(),
             host: host.clone(),
         };
         let (recorder, _) = Recorder::new(client.clone(), about, &metrics, || false);
+        let common = Common {
+            scopes: Scopes::new(builder.needs(), refusals, Duration::from_secs(15)),
+            recorder,
+            metrics,
+            host,
+            config: Config::shipped(app),
+        };
         Self {
-            work: ObjectReconciler {
-                reconciler,
-                primary,
-                informers,
-                recorder,
-                scopes,
-                log: Arc::default(),
-                host,
-            },
+            work: common.work(parts),
             enqueued: Enqueued::default(),
             client: client.clone(),
         }

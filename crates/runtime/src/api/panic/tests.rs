@@ -38,7 +38,7 @@ use crate::{
     cache::store::{Owners, Snapshot, Store},
     client::fence::term::Term,
     config::{app::tests::APP, environment::Host, settings::Config},
-    controller::{Controller, builder::Builder},
+    controller::{Controllers, builder::Builder},
     reconcile::{
         error::ApiError,
         reconciler::{Action, Context, Reconciler},
@@ -393,11 +393,13 @@ async fn q6_a_panic_in_any_method_fails_only_one_object() {
         config.backoff.initial = Duration::from_hours(1);
         config.backoff.max = Duration::from_hours(1);
         let mut health = Health::new(&Host::of_this_process());
-        let build = |builder: &mut Builder<Odd>| Odds {
-            odds: builder.primary(),
-            things: builder.watches(),
+        let build = |program: &mut Builder| {
+            program.controller("odd", |builder| Odds {
+                odds: builder.primary(),
+                things: builder.watches(),
+            });
         };
-        let mut controller = Controller::new(
+        let mut controller = Controllers::new(
             &Host::of_this_process(),
             &server.client(),
             &config,

@@ -17,14 +17,28 @@ use crate::{
 /// Requirements for serving a scope.
 #[derive(Clone, Debug)]
 pub struct RequiredAccess {
-    /// The reconciled resource type.
-    pub primary: Kind,
-    /// All watched resource types, including the primary.
+    /// The reconciled resource types.
+    pub primaries: Vec<&'static Kind>,
+    /// All watched resource types, including the reconciled ones.
     pub watched: Vec<Kind>,
     /// Permissions for writes, in addition to the permissions for the watches.
     pub rights: Vec<Permission>,
     /// Permissions that only `doctor` reviews: a replica without them may still serve many objects.
     pub unreviewed: Vec<Permission>,
+}
+
+impl RequiredAccess {
+    /// Returns the first reconciled resource type.
+    pub fn primary(&self) -> &'static Kind {
+        self.primaries[0]
+    }
+
+    /// Returns the reconciled resource types for a message.
+    fn kinds(&self) -> String {
+        let kinds = self.primaries.iter();
+        let kinds: Vec<_> = kinds.map(|kind| format!("{}s", kind.kind)).collect();
+        kinds.join(", ")
+    }
 }
 
 /// Permission for one verb on a resource type, or on its subresource if that is not empty.
@@ -219,10 +233,10 @@ impl Scope {
         now: Instant,
         grace: Duration,
     ) -> Option<Instant> {
-        let kind = needs.primary.kind;
+        let kinds = needs.kinds();
         let Some(problem) = self.problem(needs) else {
             if !self.served && self.was_served {
-                info!(namespace = self.namespace, "{kind}s are served again");
+                info!(namespace = self.namespace, "{kinds} are served again");
             }
             (self.served, self.was_served) = (true, true);
             (self.since, self.asked) = (None, Duration::ZERO);
@@ -238,7 +252,7 @@ impl Scope {
         self.served = false;
         warn!(
             namespace = self.namespace,
-            "no longer serving {kind}s: {}", problem.text
+            "no longer serving {kinds}: {}", problem.text
         );
         None
     }

@@ -6,6 +6,8 @@ use tower::BoxError;
 use super::{namespace::Permission, *};
 use crate::{api::kind::Kind, testing::fixtures::logged};
 
+const PARENT: Kind = Kind::custom("example.com", "v1", "Parent", "parents");
+
 const GRACE: Duration = Duration::from_secs(15);
 
 /// Indices of the watched resource types.
@@ -13,21 +15,19 @@ const PRIMARY: usize = 0;
 const OWNED: usize = 1;
 
 fn needs() -> RequiredAccess {
-    let kind = |group, kind, plural| Kind::custom(group, "v1", kind, plural);
-    let primary = kind("example.com", "Parent", "parents");
-    let owned = kind("apps", "Deployment", "deployments");
+    let owned = Kind::custom("apps", "v1", "Deployment", "deployments");
     let right = |verb, kind, subresource| Permission {
         verb,
         kind,
         subresource,
     };
     RequiredAccess {
-        primary,
-        watched: vec![primary, owned],
+        primaries: vec![&PARENT],
+        watched: vec![PARENT, owned],
         rights: vec![
             right("create", owned, ""),
             right("patch", owned, ""),
-            right("update", primary, "status"),
+            right("update", PARENT, "status"),
         ],
         unreviewed: Vec::new(),
     }

@@ -129,7 +129,7 @@ pub async fn namespaces(doctor: &Doctor) -> Result<&[Namespace], Verdict> {
 /// The list failed or is forbidden.
 pub async fn primaries(doctor: &Doctor) -> Result<&BTreeMap<String, Primaries>, Verdict> {
     let read = doctor.primaries.get_or_init(async || {
-        let kind = &doctor.needs.primary;
+        let kind = doctor.needs.primary();
         let now = doctor.host.now();
         let mut found: BTreeMap<String, Primaries> = BTreeMap::new();
         let mut take = |object: DynamicObject| {

@@ -43,7 +43,7 @@ pub async fn examine(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdic
 async fn terminating(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
     let kind = &ours.spec.names.kind;
     let finalizers = match primaries(doctor).await {
-        Ok(found) if doctor.needs.primary.plural == ours.spec.names.plural => {
+        Ok(found) if doctor.needs.primary().plural == ours.spec.names.plural => {
             let all = found.values().flat_map(|it| it.finalizers.keys());
             few(all.collect::<BTreeSet<_>>())
         }

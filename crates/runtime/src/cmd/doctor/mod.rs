@@ -40,7 +40,6 @@ use crate::{
     config::{app::App, descriptors, environment::Host, settings::Config},
     controller::{builder::Builder, scopes},
     election::identity::ElectionTarget,
-    reconcile::reconciler::Reconciler,
     telemetry::{self, metrics::Metrics},
 };
 
@@ -82,13 +81,13 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// See [`Error`]. An API server that does not respond is a result, not an error.
-pub async fn examine<R: Reconciler>(
+pub async fn examine(
     app: &'static App,
     host: &Host,
     mut config: Config,
     object: Option<&Key>,
     crds: Vec<CustomResourceDefinition>,
-    build: impl FnOnce(&mut Builder<R::Primary>) -> R,
+    build: impl FnOnce(&mut Builder),
 ) -> Result<Report, Error> {
     let ways = telemetry::ways(host, &config)?;
     let cluster = Cluster::find(app, host, &config).await;
@@ -113,9 +112,9 @@ pub async fn examine<R: Reconciler>(
     }
     let namespaces = scopes(&config.namespaces);
     let mut builder = Builder::new(Arc::new(shared), namespaces.clone(), &metrics);
-    drop(build(&mut builder));
-    let (_, informers, needs) = builder.finish();
-    let kinds = informers.iter().count();
+    build(&mut builder);
+    let needs = builder.needs();
+    let kinds = needs.watched.len();
     let watches = match descriptors::shortage(host.descriptors, &namespaces, kinds) {
         Some(shortage) => warning(shortage),
         None => ok(format!("enough for {} watches", namespaces.len() * kinds)),
@@ -222,7 +221,7 @@ impl Doctor {
                 installations::examine(self).boxed_local(),
             ),
             (
-                format!("namespaces with {}", self.needs.primary.plural),
+                format!("namespaces with {}", self.needs.primary().plural),
                 namespaces::examine(self).boxed_local(),
             ),
         ];
@@ -235,7 +234,7 @@ impl Doctor {
         let namespace = object.namespace();
         vec![
             (
-                format!("{} {object}", self.needs.primary.kind),
+                format!("{} {object}", self.needs.primary().kind),
                 object::examine(self, object).boxed_local(),
             ),
             (
@@ -256,7 +255,7 @@ impl Doctor {
                 webhooks::policies(self).boxed_local(),
             ),
             (
-                format!("{} there", self.needs.primary.plural),
+                format!("{} there", self.needs.primary().plural),
                 namespaces::examine(self).boxed_local(),
             ),
         ]

@@ -34,7 +34,7 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
 async fn found(doctor: &Doctor) -> Result<Verdict, Verdict> {
     let primaries = primaries(doctor).await?;
     let namespaces = namespaces(doctor).await?;
-    let plural = doctor.needs.primary.plural;
+    let plural = doctor.needs.primary().plural;
     let mut found = Vec::new();
     for (name, objects) in primaries {
         let namespace = namespaces.iter().find(|it| it.name == *name);

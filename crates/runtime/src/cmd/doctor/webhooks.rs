@@ -453,7 +453,7 @@ async fn served(doctor: &Doctor) -> Result<Vec<&Namespace>, Verdict> {
 
 /// Returns the writes to owned objects, to primary objects and to events.
 async fn writes(doctor: &Doctor) -> Vec<Write> {
-    let primary = doctor.needs.primary;
+    let primary = doctor.needs.primary();
     let versions = versions(&doctor.client, primary.group).await;
     let mut all = Vec::new();
     for Permission {

@@ -1,5 +1,7 @@
 //! `/debug/state?object=` contains each record while it holds the object, and no longer.
 
+use std::any::Any;
+
 use super::*;
 use crate::{
     cache::store::Freshness,
@@ -8,26 +10,38 @@ use crate::{
 
 /// A controller with the object `parent`, whose caches are in sync, and the queue of a term.
 struct World {
-    controller: Controller<Parents>,
+    controllers: Controllers,
     work_queue: WorkQueue,
     key: Key,
+}
+
+fn work(controllers: &Controllers) -> &ObjectReconciler<Parents> {
+    let controller: &dyn Any = &*controllers.all[0];
+    &controller
+        .downcast_ref::<Controller<Parents>>()
+        .unwrap()
+        .work
 }
 
 impl World {
     async fn new() -> Self {
         let server = server();
         server.let_children.add_permits(1);
-        let controller = controller(&server, &mut Health::new(&Host::of_this_process()));
+        let controllers = controllers(&server, &mut Health::new(&Host::of_this_process()));
         sleep(Duration::from_millis(1)).await;
         Self {
-            controller,
+            controllers,
             work_queue: WorkQueue::new(queue()),
             key: key("parent"),
         }
     }
 
+    fn work(&self) -> &ObjectReconciler<Parents> {
+        work(&self.controllers)
+    }
+
     fn state(&self) -> ObjectWork {
-        let work = &self.controller.work;
+        let work = self.work();
         work.object_state(&self.key, Some(&self.work_queue))
             .unwrap()
     }
@@ -61,16 +75,16 @@ impl World {
     }
 
     fn seen(&self) -> Snapshot<Parent> {
-        self.controller.work.primary.store().get(&self.key).unwrap()
+        self.work().primary.store().get(&self.key).unwrap()
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn readiness_is_shown_until_everything_is_in_sync() {
     let server = server();
-    let controller = controller(&server, &mut Health::new(&Host::of_this_process()));
+    let controllers = controllers(&server, &mut Health::new(&Host::of_this_process()));
     sleep(Duration::from_millis(1)).await;
-    let state = |name| controller.work.object_state(&key(name), None);
+    let state = |name| work(&controllers).object_state(&key(name), None);
     for name in ["parent", "other"] {
         let found = state(name).unwrap();
         assert_eq!(found.cached.is_some(), name == "parent");
@@ -178,7 +192,7 @@ async fn a_slow_namespace_is_shown() {
 #[tokio::test(start_paused = true)]
 async fn records_of_the_cache_are_shown() {
     let world = World::new().await;
-    let work = &world.controller.work;
+    let work = world.work();
     let objects = work.primary.store();
     for (standing, word) in [
         (Freshness::Conflicted, "conflicted"),
@@ -215,7 +229,7 @@ async fn records_of_the_cache_are_shown() {
 #[tokio::test(start_paused = true)]
 async fn records_of_the_writers_are_shown() {
     let world = World::new().await;
-    let work = &world.controller.work;
+    let work = world.work();
     let (seen, child) = (world.seen(), key("web"));
     let by = Requester::of(&*seen.view);
     let history = &work.reconciler.children.history;

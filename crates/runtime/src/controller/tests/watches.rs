@@ -54,14 +54,14 @@ async fn an_idle_watch_that_is_cut_resumes() {
         });
         let resource = Resource::builder_empty().build();
         let (metrics, _provider) = Metrics::new(&APP, resource, None);
-        let _controller = Controller::new(
+        let _controller = Controllers::new(
             &Host::of_this_process(),
             &client,
             &Config::shipped(&APP),
             "test".into(),
             &metrics,
             &mut Health::new(&Host::of_this_process()),
-            Parents::build,
+            |program| program.controller("parent", Parents::build),
         );
         sleep(seconds(300)).await;
         let what = format!("every {every:?} s, {kind} after {after} s");
@@ -119,7 +119,7 @@ async fn a_streamed_list_without_an_end_is_read_in_pages() {
             }
         });
         let mut health = Health::new(&Host::of_this_process());
-        let _controller = controller_at(&client, &mut health, Parents::build);
+        let _controller = controllers_at(&client, &mut health, Parents::build);
         sleep(STREAM_SILENCE.mul_f64(0.9)).await;
         assert_eq!(*asked.lock(), ["stream"]);
         assert_ne!(health.failing(Probe::Ready), [""; 0]);

@@ -92,11 +92,12 @@ impl<V: Cached> Writer<V> {
         shared: &Arc<ClientContext>,
         refusals: &Arc<Refusals>,
         store: Arc<Store<V>>,
+        history: Arc<WriteHistory<V>>,
     ) -> Self {
         Self {
             shared: Arc::clone(shared),
             refusals: Arc::clone(refusals),
-            history: Arc::new(WriteHistory::new(Arc::clone(&store))),
+            history,
             store,
         }
     }

@@ -29,7 +29,7 @@ use crate::{
         reference::References,
     },
     config::{app::tests::APP, environment::Host},
-    controller::builder::Builder,
+    controller::builder::ControllerBuilder,
     reconcile::{
         reconciler::{Action, Detached, Reconciler},
         writer::{disputes::AT_ONCE, finalizer::Finalizer},
@@ -83,7 +83,7 @@ struct Granter {
     granted: AtomicUsize,
 }
 
-fn build(builder: &mut Builder<Custom<Wish>>) -> Granter {
+fn build(builder: &mut ControllerBuilder<'_, Custom<Wish>>) -> Granter {
     Granter {
         wishes: builder.primary(),
         maps: builder.owns(),
@@ -502,7 +502,7 @@ async fn r6b_reverted_writes_are_delayed() {
             app: &APP,
             reporter: "test",
             instance: "test".into(),
-            kind: Wish::KIND,
+            kind: &Wish::KIND,
             host: Host::of_this_process(),
         };
         let metrics = Metrics::disconnected(&APP);
@@ -760,7 +760,7 @@ async fn i14_a_rejected_status_is_announced_by_a_warning_event() {
             app: &APP,
             reporter: "test",
             instance: "test".into(),
-            kind: Wish::KIND,
+            kind: &Wish::KIND,
             host: Host::of_this_process(),
         };
         let metrics = Metrics::disconnected(&APP);
@@ -934,8 +934,9 @@ async fn i6_a_status_that_is_pruned_is_written_once() {
             "spec": {}, "status": { "observedGeneration": 2 } })
         };
         *server.overruling.lock() = Some(stored("6"));
-        let build =
-            |builder: &mut Builder<Custom<Timer>>| Reporter(builder.primary(), status.clone());
+        let build = |builder: &mut ControllerBuilder<'_, Custom<Timer>>| {
+            Reporter(builder.primary(), status.clone())
+        };
         let harness = Harness::new(&APP, &server.client(), build);
         harness.apply(harness.reconciler().0.store(), object(&stored("5")));
         for _ in 0..5 {

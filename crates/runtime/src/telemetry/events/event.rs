@@ -95,6 +95,7 @@ pub(super) fn cut(message: Cow<'static, str>) -> Cow<'static, str> {
 
 /// An event that waits to be written.
 pub(super) struct Queued {
+    pub kind: &'static Kind,
     pub key: Key,
     pub uid: Box<str>,
     pub event: Event,
@@ -114,7 +115,7 @@ impl Queued {
     }
 }
 
-/// Reporter of the events, and the kind of their objects.
+/// Reporter of the events, and the default kind of their objects.
 #[derive(Clone, Debug)]
 pub struct EventSource {
     pub app: &'static App,
@@ -122,6 +123,6 @@ pub struct EventSource {
     pub reporter: &'static str,
     /// Name of the replica.
     pub instance: String,
-    pub kind: Kind,
+    pub kind: &'static Kind,
     pub host: Host,
 }

@@ -25,7 +25,7 @@ use self::{
     writer::Writer,
 };
 use crate::{
-    api::key::Key,
+    api::{key::Key, kind::Kind},
     config::environment::Host,
     telemetry::{metrics::Metrics, trace},
 };
@@ -36,6 +36,7 @@ pub struct Recorder {
     sender: mpsc::Sender<Queued>,
     drops: Arc<DroppedEvents>,
     host: Host,
+    kind: &'static Kind,
 }
 
 impl Recorder {
@@ -49,18 +50,29 @@ impl Recorder {
     ) -> (Self, impl Future<Output = ()> + use<F>) {
         let (sender, receiver) = mpsc::channel(WAITING);
         let (drops, host) = (Arc::new(DroppedEvents::new(metrics)), about.host.clone());
+        let kind = about.kind;
         let writer = Writer::new(client, about, Arc::clone(&drops));
         let recorder = Self {
             sender,
             drops,
             host,
+            kind,
         };
         (recorder, writer.run(receiver, busy))
+    }
+
+    /// Returns a recorder for objects of another kind.
+    pub(crate) fn about(&self, kind: &'static Kind) -> Self {
+        Self {
+            kind,
+            ..self.clone()
+        }
     }
 
     /// Queues an event about the object `key` with this UID. Drops it if the queue is full.
     pub fn send(&self, key: &Key, uid: &str, event: Event) {
         let queued = Queued {
+            kind: self.kind,
             key: key.clone(),
             uid: uid.into(),
             event,

@@ -89,7 +89,7 @@ fn about() -> EventSource {
         app: &APP,
         reporter: APP.reporter,
         instance: "test".into(),
-        kind: Parent::KIND,
+        kind: &Parent::KIND,
         host: Host::of_this_process(),
     }
 }
@@ -108,6 +108,7 @@ fn writer(server: &Server) -> Writer {
 
 fn queued(message: &str) -> Queued {
     Queued {
+        kind: &Parent::KIND,
         key: Key::new("default", "parent"),
         uid: "parent-uid".into(),
         event: Event::failed(&TestError::Rejected(message.into())),

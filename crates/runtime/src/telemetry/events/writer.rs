@@ -283,8 +283,8 @@ impl Writer {
             },
             event_time: Some(MicroTime(queued.time)),
             regarding: Some(ObjectReference {
-                api_version: Some(self.about.kind.api_version()),
-                kind: Some(self.about.kind.kind.to_owned()),
+                api_version: Some(queued.kind.api_version()),
+                kind: Some(queued.kind.kind.to_owned()),
                 namespace: Some(queued.key.namespace().to_owned()),
                 name: Some(queued.key.name().to_owned()),
                 uid: Some(queued.uid.to_string()),

@@ -99,6 +99,7 @@ fn state() -> State {
         lease: None,
         term: None,
         fence,
+        controllers: Vec::new(),
         queue: None,
     }
 }

@@ -1,0 +1,244 @@
+//! The informers of a program, and how each controller uses them.
+
+use std::{
+    any::Any,
+    collections::BTreeSet,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
+
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+
+use crate::{
+    api::{
+        key::Key,
+        kind::Kind,
+        object::{Cached, Content, Primary},
+        reference::References,
+    },
+    cache::{
+        readiness::{Scopes, Status, refusals::Refusals},
+        store::{Change, Owners, Store},
+        watch::watch,
+    },
+    client::context::ClientContext,
+    controller::metrics,
+    reconcile::writer::{Writer, disputes::Requester, history::WriteHistory},
+    telemetry::{
+        health::Heartbeat,
+        metrics::Metrics,
+        object_state::{MOST, Record},
+    },
+};
+
+/// The resource types of one controller, the reconciled type first.
+pub(crate) struct Informers<P>(Vec<Box<dyn Role<P>>>);
+
+impl<P: Primary> Informers<P> {
+    /// The first is of the reconciled type.
+    pub fn new(roles: Vec<Box<dyn Role<P>>>) -> Self {
+        Self(roles)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &dyn Role<P>> {
+        self.0.iter().map(|role| &**role)
+    }
+
+    /// Returns the number of changes in all stores: see [`Store::changes`].
+    pub fn changes(&self) -> u64 {
+        self.iter().map(Role::changes).sum()
+    }
+
+    /// Returns the objects that `view` references, with the informers of their resource types.
+    fn referenced(
+        &self,
+        key: &Key,
+        view: &P,
+    ) -> impl Iterator<Item = (&dyn Role<P>, Key)> + use<'_, P> {
+        let references = References::of(key, view).into_iter();
+        references.filter_map(|(kind, to)| {
+            let mut informers = self.iter();
+            Some((informers.find(|it| it.kind().is_same(kind))?, to))
+        })
+    }
+
+    /// Returns a fingerprint of the versions of all objects that `view` references or controls. It is never 0.
+    pub fn basis(&self, key: &Key, view: &P) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (informer, to) in self.referenced(key, view) {
+            informer.version(&to).hash(&mut hasher);
+        }
+        for informer in self.iter() {
+            informer.controlled_versions(key).hash(&mut hasher);
+        }
+        hasher.finish() | 1
+    }
+
+    /// Returns a fingerprint of the referenced objects of read-only types: they are part of the desired state. Objects that
+    /// `view` controls are not.
+    pub fn inputs(&self, key: &Key, view: &P) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        for (informer, to) in self.referenced(key, view) {
+            if informer.is_input() {
+                informer.content(&to, view).hash(&mut hasher);
+            }
+        }
+        hasher.finish()
+    }
+
+    /// Returns the records that hold the writes of `view` and of related objects. These are, for each other type, at most
+    /// [`MOST`] objects that `view` references and [`MOST`] objects that it controls.
+    pub fn holds(&self, key: &Key, view: &P) -> Vec<Record> {
+        let (by, references) = (Requester::of(view), References::of(key, view));
+        let holds = self.iter().enumerate().flat_map(|(number, informer)| {
+            let controlled = informer.controlled_by(key).into_iter().take(MOST);
+            let of_kind = references
+                .iter()
+                .filter(|(kind, _)| informer.kind().is_same(kind));
+            let others = of_kind.map(|(_, to)| to.clone()).take(MOST);
+            let mut keys: BTreeSet<_> = controlled.chain(others).collect();
+            keys.extend((number == 0).then(|| key.clone()));
+            keys.into_iter()
+                .flat_map(move |key| informer.holds(&key, by))
+        });
+        holds.collect()
+    }
+}
+
+/// A watched resource type.
+pub(crate) trait Informer: Any + Send + Sync {
+    fn kind(&self) -> Kind;
+    /// Returns a function that counts the objects.
+    fn counter(&self) -> metrics::Count;
+    /// Watches one scope until cancelled.
+    fn watch(
+        &self,
+        shared: &Arc<ClientContext>,
+        status: Status,
+        scopes: &Arc<Scopes>,
+        metrics: &Metrics,
+        heartbeat: Heartbeat,
+    ) -> BoxFuture<'static, ()>;
+}
+
+/// Enqueues the objects of one controller that a change affects.
+pub(super) type Handler<V> = Arc<dyn Fn(&Scopes, &Change<V>) + Send + Sync>;
+
+/// The store of a resource type, the history of its writes, and the handlers of its changes. All controllers share it.
+pub(super) struct Watched<V> {
+    pub store: Arc<Store<V>>,
+    history: Arc<WriteHistory<V>>,
+    pub handlers: Mutex<Vec<Handler<V>>>,
+}
+
+impl<V: Cached> Watched<V> {
+    pub fn new(namespaces: &[Option<String>], owners: Owners) -> Self {
+        let store = Arc::new(Store::new(namespaces, owners));
+        Self {
+            history: Arc::new(WriteHistory::new(Arc::clone(&store))),
+            store,
+            handlers: Mutex::default(),
+        }
+    }
+
+    pub fn writer(&self, shared: &Arc<ClientContext>, refusals: &Arc<Refusals>) -> Writer<V> {
+        let (store, history) = (Arc::clone(&self.store), Arc::clone(&self.history));
+        Writer::new(shared, refusals, store, history)
+    }
+}
+
+impl<V: Cached> Informer for Watched<V> {
+    fn kind(&self) -> Kind {
+        V::KIND
+    }
+
+    fn counter(&self) -> metrics::Count {
+        let store = Arc::clone(&self.store);
+        Arc::new(move || store.counts())
+    }
+
+    fn watch(
+        &self,
+        shared: &Arc<ClientContext>,
+        status: Status,
+        scopes: &Arc<Scopes>,
+        metrics: &Metrics,
+        heartbeat: Heartbeat,
+    ) -> BoxFuture<'static, ()> {
+        let (handlers, scopes) = (self.handlers.lock().clone(), Arc::clone(scopes));
+        Box::pin(watch(
+            Arc::clone(shared),
+            status,
+            Arc::clone(&self.store),
+            metrics::restarts::<V>(metrics),
+            heartbeat,
+            move |change| handlers.iter().for_each(|handle| handle(&scopes, &change)),
+        ))
+    }
+}
+
+/// A resource type as one controller uses it.
+pub(crate) trait Role<P>: Send + Sync {
+    fn kind(&self) -> Kind;
+    /// Whether the controller only reads the type.
+    fn is_input(&self) -> bool;
+    fn changes(&self) -> u64;
+    fn version(&self, key: &Key) -> Option<u64>;
+    /// Returns the combined versions of all objects that the primary `key` controls.
+    fn controlled_versions(&self, key: &Key) -> u64;
+    /// Returns a fingerprint of an object's content, unless `by` controls it.
+    fn content(&self, key: &Key, by: &P) -> Option<u64>;
+    /// Returns the objects that the primary `key` controls.
+    fn controlled_by(&self, key: &Key) -> Vec<Key>;
+    /// Returns the records that hold the writes of an object for the owner `by`.
+    fn holds(&self, key: &Key, by: Requester<'_>) -> Vec<Record>;
+}
+
+pub(super) struct Use<V> {
+    pub informer: Arc<Watched<V>>,
+    pub is_input: bool,
+}
+
+impl<P: Primary, V: Cached> Role<P> for Use<V> {
+    fn kind(&self) -> Kind {
+        V::KIND
+    }
+
+    fn is_input(&self) -> bool {
+        self.is_input
+    }
+
+    fn changes(&self) -> u64 {
+        self.informer.store.changes()
+    }
+
+    fn version(&self, key: &Key) -> Option<u64> {
+        self.informer.store.version(key)
+    }
+
+    fn controlled_versions(&self, key: &Key) -> u64 {
+        self.informer.store.controlled_versions::<P>(key)
+    }
+
+    fn content(&self, key: &Key, by: &P) -> Option<u64> {
+        let object = self.informer.store.get(key)?;
+        if object.is_controlled_by(by) {
+            return None;
+        }
+        let mut hasher = DefaultHasher::new();
+        Content(&*object).hash(&mut hasher);
+        Some(hasher.finish())
+    }
+
+    fn controlled_by(&self, key: &Key) -> Vec<Key> {
+        self.informer.store.controlled_by::<P>(key)
+    }
+
+    fn holds(&self, key: &Key, by: Requester<'_>) -> Vec<Record> {
+        if self.is_input {
+            return Vec::new();
+        }
+        self.informer.history.holds(key, by)
+    }
+}

@@ -1,0 +1,175 @@
+//! Several controllers in one program.
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast;
+
+use super::*;
+use crate::{
+    api::{
+        kind::Kind,
+        plain::{Custom, Spec},
+    },
+    controller::builder::Builder,
+};
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Said {
+    observed_generation: Option<i64>,
+}
+
+/// Each Order makes a Job of its name, and each Job reports its generation.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct Order {}
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct Job {}
+
+impl Spec for Order {
+    const KIND: Kind = Kind::custom("example.com", "v1", "Order", "orders");
+    type Status = Said;
+    fn observed_generation(status: &Said) -> Option<i64> {
+        status.observed_generation
+    }
+}
+
+impl Spec for Job {
+    const KIND: Kind = Kind::custom("example.com", "v1", "Job", "jobs");
+    type Status = Said;
+    fn observed_generation(status: &Said) -> Option<i64> {
+        status.observed_generation
+    }
+}
+
+struct Orders(Writer<Custom<Job>>);
+struct Jobs(Arc<Writer<Custom<Job>>>);
+
+impl Reconciler for Orders {
+    type Primary = Custom<Order>;
+    type Error = ApiError;
+    async fn reconcile(
+        &self,
+        cx: &Context<'_, Custom<Order>>,
+        _: &Snapshot<Custom<Order>>,
+    ) -> Result<Action, ApiError> {
+        let manifest = json!({ "spec": {} });
+        self.0.ensure(cx, cx.key(), manifest, |_| None).await?;
+        Ok(Action::Done)
+    }
+}
+
+impl Reconciler for Jobs {
+    type Primary = Custom<Job>;
+    type Error = ApiError;
+    async fn reconcile(
+        &self,
+        cx: &Context<'_, Custom<Job>>,
+        seen: &Snapshot<Custom<Job>>,
+    ) -> Result<Action, ApiError> {
+        let observed_generation = Some(seen.generation);
+        let status = Said {
+            observed_generation,
+        };
+        if self.0.needs_status_update(cx.key(), seen, &status) {
+            self.0.update_status(cx, seen, &status).await?;
+        }
+        Ok(Action::Done)
+    }
+}
+
+fn build(program: &mut Builder) {
+    program.controller("order", |builder| Orders(builder.owns()));
+    program.controller("job", |builder| Jobs(builder.primary()));
+}
+
+/// An API server with the Order `a`. It streams no lists, and its watch of Jobs delivers each write. Records the requests.
+fn api_server() -> (Client, Arc<Mutex<Vec<String>>>) {
+    let requests = Arc::<Mutex<Vec<String>>>::default();
+    let asked = Arc::clone(&requests);
+    let (writes, _) = broadcast::channel::<String>(8);
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (asked, writes) = (Arc::clone(&asked), writes.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect_bytes().await.unwrap();
+            let mut object: Value = serde_json::from_slice(&body).unwrap_or_default();
+            let path = head.uri.path().rsplit_once("v1/").unwrap().1.to_owned();
+            let query = head.uri.query().unwrap_or_default();
+            let is_watch = query.contains("watch");
+            let verb = if is_watch {
+                "WATCH"
+            } else {
+                head.method.as_str()
+            };
+            let answer = match (verb, &*path) {
+                ("WATCH", _) if query.contains("sendInitialEvents") => {
+                    return Ok(respond(422, &json!({ "code": 422 })));
+                }
+                ("WATCH", "jobs") => {
+                    let lines = stream::unfold(writes.subscribe(), async |mut writes| {
+                        let line = writes.recv().await.ok()?;
+                        Some((Ok(Frame::data(Bytes::from(line))), writes))
+                    });
+                    streamed(lines)
+                }
+                ("WATCH", _) => streamed(stream::pending()),
+                ("GET", kind) => {
+                    let order = json!({ "metadata": { "name": "a", "namespace": "n", "uid": "order",
+                        "resourceVersion": "1", "generation": 1 }, "spec": {} });
+                    let items: Vec<_> = (kind == "orders").then_some(order).into_iter().collect();
+                    let metadata = json!({ "resourceVersion": "9" });
+                    respond(200, &json!({ "metadata": metadata, "items": items }))
+                }
+                ("POST", review) if review.ends_with("reviews") => {
+                    return Ok(respond(
+                        201,
+                        &json!({ "spec": {}, "status": { "allowed": true } }),
+                    ));
+                }
+                _ => {
+                    let metadata = &mut object["metadata"];
+                    metadata["uid"] = "job".into();
+                    metadata["generation"] = 1.into();
+                    let version = if verb == "PUT" { "11" } else { "10" };
+                    metadata["resourceVersion"] = version.into();
+                    let event = format!(r#"{{"type":"MODIFIED","object":{object}}}"#);
+                    let _ = writes.send(event + "\n");
+                    respond(200, &object)
+                }
+            };
+            asked.lock().push(format!("{verb} {path}"));
+            Ok::<_, Infallible>(answer)
+        }
+    });
+    (Client::new(service, "default"), requests)
+}
+
+/// A controller reconciles the objects that another one creates. Both share one list, one watch and one store.
+#[tokio::test(start_paused = true)]
+async fn a_controller_reconciles_what_another_one_owns() {
+    let (client, requests) = api_server();
+    let mut controllers = Controllers::new(
+        &Host::of_this_process(),
+        &client,
+        &Config::shipped(&APP),
+        "test".into(),
+        &Metrics::disconnected(&APP),
+        &mut Health::new(&Host::of_this_process()),
+        build,
+    );
+    let (_publish, term) = channel::channel(Some(Term::unlimited()));
+    let running = tokio::spawn(async move { controllers.run(term, std::future::pending()).await });
+    sleep(Duration::from_secs(5)).await;
+    let mut asked = requests.lock().clone();
+    asked.sort();
+    let expected = [
+        "GET jobs",
+        "GET orders",
+        "POST namespaces/n/jobs",
+        "PUT namespaces/n/jobs/a/status",
+        "WATCH jobs",
+        "WATCH orders",
+    ];
+    assert_eq!(asked, expected);
+    assert!(!running.is_finished());
+    running.abort();
+}
