@@ -20,9 +20,9 @@ use crate::{
     },
     client::{context::ClientContext, fence},
     controller::{
-        Common, Controlled, Controller,
         event_handler::EventHandler,
         informers::{Informer, Informers, Role, Use, Watched},
+        single::{Common, Controlled, Controller, Parts},
         work_queue::WorkQueue,
     },
     reconcile::{
@@ -62,13 +62,6 @@ pub(super) struct Declared {
 }
 
 type Start = Box<dyn FnOnce(&Common) -> Arc<dyn Controlled>>;
-
-/// A reconciler and its resource types.
-pub(crate) struct Parts<R: Reconciler> {
-    pub reconciler: R,
-    pub primary: Arc<Writer<R::Primary>>,
-    pub informers: Informers<R::Primary>,
-}
 
 impl Builder {
     pub(crate) fn new(

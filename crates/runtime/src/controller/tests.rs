@@ -28,7 +28,7 @@ use tokio::{
 
 use super::*;
 use crate::{
-    api::failure::Retry,
+    api::{failure::Retry, object::Cached as _},
     cache::{
         readiness::namespace::Reason,
         store::{Owners, Snapshot, Store},
@@ -38,12 +38,14 @@ use crate::{
     config::app::tests::APP,
     controller::{
         builder::ControllerBuilder,
+        metrics::Instruments,
         queue::{MIN_REQUEUE_DELAY, Outcome},
-        worker::QUIET_CONFLICTS,
+        work_queue::WorkQueue,
+        worker::{QUIET_CONFLICTS, Worker},
     },
     reconcile::{
         error::ApiError,
-        reconciler::{Action, Context, Failed},
+        reconciler::{Action, Context, Failed, Reconciler},
         writer::{
             Writer,
             disputes::{AT_ONCE, Desired, DisputeTracker, Requester},

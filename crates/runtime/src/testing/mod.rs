@@ -22,9 +22,9 @@ use crate::{
     client::context::ClientContext,
     config::{app::App, environment::Host, settings::Config},
     controller::{
-        Common,
         builder::{Builder, ControllerBuilder},
         object_reconciler::ObjectReconciler,
+        single::Common,
     },
     reconcile::reconciler::{Action, Attempt, Context, Reconciler},
     telemetry::{

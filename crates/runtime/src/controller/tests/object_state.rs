@@ -5,6 +5,7 @@ use std::any::Any;
 use super::*;
 use crate::{
     cache::store::Freshness,
+    controller::{object_reconciler::ObjectReconciler, single::Controller, work_queue::WorkQueue},
     telemetry::object_state::{ObjectWork, Record},
 };
 

@@ -1,0 +1,158 @@
+//! One controller: a reconciler with its queue and its workers.
+
+use std::{any::Any, sync::Arc};
+
+use tokio::{sync::watch as channel, task::JoinSet};
+use tracing::info;
+
+use crate::{
+    api::{
+        key::Key,
+        object::{Cached as _, kind_of},
+    },
+    cache::readiness::Scopes,
+    client::fence::term::Term,
+    config::{environment::Host, settings::Config},
+    controller::{
+        informers::Informers,
+        metrics::Instruments,
+        object_reconciler::ObjectReconciler,
+        queue::Queue,
+        term::{TermAttempt, check_objects},
+        work_queue::WorkQueue,
+        worker::Worker,
+    },
+    reconcile::{reconciler::Reconciler, writer::Writer},
+    telemetry::{events::Recorder, metrics::Metrics, object_state::ObjectWork},
+};
+
+/// A reconciler and its resource types.
+pub(crate) struct Parts<R: Reconciler> {
+    pub reconciler: R,
+    pub primary: Arc<Writer<R::Primary>>,
+    pub informers: Informers<R::Primary>,
+}
+
+/// A controller: a reconciler with its queue, for any resource type.
+pub(crate) trait Controlled: Any + Send + Sync {
+    /// Starts the workers of a term, with their own queue.
+    fn begin(&self, id: u64, term: &channel::Receiver<Option<Term>>, work: &mut JoinSet<()>);
+
+    /// Ends the queue of the term: no new work.
+    fn end(&self) -> Option<Queue<Key>>;
+
+    fn work_queue(&self) -> NamedQueue;
+
+    /// Returns the state of one object, or the reason if this replica does not have the object.
+    fn object_state(&self, key: &Key) -> Result<ObjectWork, String>;
+}
+
+/// Name of a controller, and its work queue.
+pub(crate) type NamedQueue = (&'static str, channel::Receiver<Option<WorkQueue>>);
+
+/// What all controllers of a program share.
+pub(crate) struct Common {
+    pub scopes: Arc<Scopes>,
+    pub recorder: Recorder,
+    pub metrics: Metrics,
+    pub host: Host,
+    pub config: Config,
+}
+
+impl Common {
+    pub fn work<R: Reconciler>(&self, parts: Parts<R>) -> ObjectReconciler<R> {
+        ObjectReconciler {
+            reconciler: parts.reconciler,
+            primary: parts.primary,
+            informers: parts.informers,
+            recorder: self.recorder.about(kind_of::<R::Primary>()),
+            scopes: Arc::clone(&self.scopes),
+            log: Arc::default(),
+            host: self.host.clone(),
+        }
+    }
+}
+
+/// A controller of one resource type.
+pub(crate) struct Controller<R: Reconciler> {
+    name: &'static str,
+    pub work: Arc<ObjectReconciler<R>>,
+    /// Work queue of the current term, where changes enqueue objects. `None` between terms.
+    work_queue: channel::Sender<Option<WorkQueue>>,
+    instruments: Instruments,
+    config: Config,
+}
+
+impl<R: Reconciler> Controller<R> {
+    pub fn new(
+        name: &'static str,
+        work: ObjectReconciler<R>,
+        work_queue: channel::Sender<Option<WorkQueue>>,
+        common: &Common,
+    ) -> Self {
+        Self {
+            name,
+            work: Arc::new(work),
+            work_queue,
+            instruments: Instruments::new(&common.metrics, name, common.config.workers),
+            config: common.config.clone(),
+        }
+    }
+}
+
+impl<R: Reconciler> Controlled for Controller<R> {
+    fn begin(&self, id: u64, term: &channel::Receiver<Option<Term>>, work: &mut JoinSet<()>) {
+        let queue = Queue::new(&self.config.backoff, self.config.workers, Key::namespace);
+        self.instruments.term_begins(&queue);
+        let work_queue = WorkQueue::new(queue);
+        self.work_queue.send_replace(Some(work_queue.clone()));
+        info!(
+            objects = self.work.primary.store().len(),
+            workers = self.config.workers,
+            resync = ?self.config.resync,
+            "started workers"
+        );
+        let attempt = TermAttempt {
+            kind: R::Primary::KIND.kind,
+            work_queue,
+            term: term.clone(),
+            id,
+        };
+        // As many workers again for slow namespaces.
+        for _ in 0..self.config.workers * 2 {
+            let worker = Worker {
+                kind: R::Primary::KIND,
+                work_queue: attempt.work_queue.clone(),
+                instruments: self.instruments.clone(),
+                log: Arc::clone(&self.work.log),
+            };
+            let (objects, attempt) = (Arc::clone(&self.work), attempt.clone());
+            work.spawn(worker.work(move |key| {
+                let (objects, attempt) = (Arc::clone(&objects), attempt.clone());
+                async move { objects.reconcile(&key, &attempt).await }
+            }));
+        }
+        work.spawn(check_objects(
+            Arc::clone(&self.work),
+            attempt.work_queue,
+            self.work.scopes.in_sync(),
+            self.config.resync,
+        ));
+        work.spawn(Arc::clone(&self.work.log).report_suppressed());
+    }
+
+    fn end(&self) -> Option<Queue<Key>> {
+        let queue = self.work_queue.send_replace(None)?.queue;
+        queue.shut_down();
+        Some(queue)
+    }
+
+    fn work_queue(&self) -> NamedQueue {
+        (self.name, self.work_queue.subscribe())
+    }
+
+    fn object_state(&self, key: &Key) -> Result<ObjectWork, String> {
+        let work_queue = self.work_queue.borrow().clone();
+        self.work.object_state(key, work_queue.as_ref())
+    }
+}
