@@ -265,7 +265,9 @@ async fn a_replica_without_the_fence() {
         name,
         &metrics,
         &mut health,
-        |program| foo_controller::foo::build(program, foo),
+        |program| {
+            foo_controller::foo::build(program, foo);
+        },
     );
     let heartbeat = health.heartbeat("leader-election");
     let election = election::Election {

@@ -11,10 +11,7 @@ use std::{
     collections::HashMap,
     num::NonZeroU64,
     ops::Deref,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::{Arc, OnceLock},
 };
 
 use parking_lot::RwLock;
@@ -32,9 +29,12 @@ use crate::api::{
 pub struct Store<V> {
     state: RwLock<State<V>>,
     owners: Owners,
-    /// See [`Store::share`].
-    is_shared: AtomicBool,
+    /// See [`Store::on_response`].
+    others: OnceLock<Others<V>>,
 }
+
+/// Reports a change to all controllers except the one with this number.
+type Others<V> = Box<dyn Fn(usize, &Change<V>) + Send + Sync>;
 
 /// The reconciled resource types. A store keeps no controller reference to another type, which no controller reads.
 #[derive(Clone, Default)]
@@ -68,9 +68,6 @@ struct State<V> {
     scopes: Vec<Scope>,
     /// See [`Store::changes`].
     changes: u64,
-    /// In a [shared](Store::share) store, the objects that a response has changed since the watch delivered them, as they were
-    /// then.
-    unseen: HashMap<Key, Option<Snapshot<V>>>,
 }
 
 /// Whether the cached object still matches the API server, as shown by responses.
@@ -200,19 +197,19 @@ impl<V: Cached> Store<V> {
             controlled: Index::default(),
             scopes,
             changes: 0,
-            unseen: HashMap::new(),
         };
         Self {
             state: RwLock::new(state),
             owners,
-            is_shared: AtomicBool::new(false),
+            others: OnceLock::new(),
         }
     }
 
-    /// Records that several controllers use this store. The response to a write of one is then news for the others: its echo
-    /// from the watch is a change.
-    pub(crate) fn share(&self) {
-        self.is_shared.store(true, Relaxed);
+    /// Passes the change that a response to a write makes to `others`, with the number of the writing controller. For a store
+    /// that several controllers use: the writer continues with the response, and the watch brings no change to the others,
+    /// because the store has it already.
+    pub(crate) fn on_response(&self, others: impl Fn(usize, &Change<V>) + Send + Sync + 'static) {
+        let _ = self.others.set(Box::new(others));
     }
 
     /// Returns an object as this store keeps it.
@@ -427,8 +424,8 @@ impl<V: Cached> Store<V> {
         }
     }
 
-    /// Stores the response to a write, unless the watch has delivered the same or a newer version. Reports no change, because
-    /// the writer continues with the response.
+    /// Stores the response to a write of the controller `by`, unless the watch has delivered the same or a newer version. Reports
+    /// the change to the other controllers only, because the writer continues with the response.
     ///
     /// Returns the object of the response, or `None` if the watch has delivered another object of this name.
     ///
@@ -439,6 +436,7 @@ impl<V: Cached> Store<V> {
         &self,
         answer: Object<V>,
         sent: ListEpoch,
+        by: usize,
     ) -> Option<Snapshot<V>> {
         let (key, answer) = self.snapshot(answer);
         let mut state = self.state.write();
@@ -460,12 +458,20 @@ impl<V: Cached> Store<V> {
             return Some(answer);
         }
         let (old, new) = state.put(key.clone(), answer, sent.0);
-        if self.is_shared.load(Relaxed) {
-            state.unseen.entry(key.clone()).or_insert(old);
-        }
         if let Some(entry) = state.objects.get_mut(&key) {
             // The write's precondition proves that the object was current.
             entry.standing = Freshness::Fresh;
+        }
+        drop(state);
+        if let Some(others) = self.others.get() {
+            let is_touch = old.as_ref().is_some_and(|old| old.has_same(&new));
+            let change = Change {
+                key,
+                old,
+                new: Some(new.clone()),
+                is_touch,
+            };
+            others(by, &change);
         }
         Some(new)
     }
@@ -496,10 +502,7 @@ impl<V: Cached> Store<V> {
                 || entry.is_in_doubt() && (is_changed || is_listed_anew)
                 || (entry.going || entry.is_unheeded) && is_listed_anew
         });
-        let unseen = state.unseen.remove(&key);
-        let is_changed = is_changed || unseen.is_some();
         let (old, new) = state.put(key.clone(), object, epoch);
-        let old = unseen.unwrap_or(old);
         let is_other = is_awaited || old.as_ref().is_none_or(|old| !old.has_same(&new));
         (is_other || is_changed).then_some(Change {
             key,
@@ -645,7 +648,6 @@ impl<V: Cached> State<V> {
         let (key, entry) = self.objects.remove_entry(key)?;
         self.count(&key, |objects| objects - 1);
         self.changes += 1;
-        self.unseen.remove(&key);
         let old = entry.snapshot();
         let references = || References::of(&key, &*old);
         let references = catch(&V::KIND, "Cached::references", references).ok();
@@ -706,6 +708,8 @@ impl<V> Entry<V> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use parking_lot::Mutex;
 
     use super::*;
     use crate::testing::fixtures::{Child, Parent, object};
@@ -813,9 +817,35 @@ mod tests {
     fn the_response_to_a_write_is_stored() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
-        cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key));
+        cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key), 0);
         assert_eq!(cache.get(&key).unwrap().version, 5);
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
+    }
+
+    /// A response changes the store, so the other controllers that use it learn of the change at once: its echo is none. A
+    /// response that is not stored is no change, because the watch will bring it.
+    #[test]
+    fn a_response_is_a_change_for_the_other_controllers() {
+        let cache = listed([at("n", "a", 1, "d")]);
+        let changes = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&changes);
+        cache.on_response(move |by, change| {
+            let version = |object: &Option<Snapshot<Parent>>| object.as_ref().map(|it| it.version);
+            let versions = (version(&change.old), version(&change.new));
+            seen.lock().push((by, versions, change.is_touch));
+        });
+        let key = Key::new("n", "a");
+        cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key), 1);
+        assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
+        cache.record_response(at("n", "a", 6, "e"), cache.begin_write(&key), 0);
+        let sent = cache.begin_write(&key);
+        cache.list_begins(0);
+        cache.record_response(at("n", "a", 7, "f"), sent, 0);
+        let told = [
+            (1, (Some(1), Some(5)), false),
+            (0, (Some(5), Some(6)), true),
+        ];
+        assert_eq!(*changes.lock(), told);
     }
 
     /// A version that conflicts with a write triggers the retry, even if its content is the same. Without a write it is only a
@@ -836,7 +866,7 @@ mod tests {
         assert!(is_touch(3, "d"), "that was all");
 
         let sent = cache.begin_write(&key);
-        cache.record_response(at("n", "a", 4, "e"), sent);
+        cache.record_response(at("n", "a", 4, "e"), sent, 0);
         assert!(is_touch(5, "e"), "the write was done");
     }
 
@@ -848,20 +878,20 @@ mod tests {
         let sent = cache.begin_write(&key);
         cache.apply(0, at("n", "a", 5, "d"));
         cache.delete(0, &key, 6);
-        cache.record_response(at("n", "a", 5, "d"), sent);
+        cache.record_response(at("n", "a", 5, "d"), sent, 0);
         assert!(cache.get(&key).is_none());
 
         let sent = cache.begin_write(&key);
         cache.list_begins(0);
-        cache.record_response(at("n", "a", 7, "d"), sent);
+        cache.record_response(at("n", "a", 7, "d"), sent, 0);
         assert!(
             cache.get(&key).is_none(),
             "a list is being read: it will tell"
         );
-        cache.record_response(at("n", "a", 7, "d"), cache.begin_write(&key));
+        cache.record_response(at("n", "a", 7, "d"), cache.begin_write(&key), 0);
         assert!(cache.get(&key).is_none());
         cache.list_ends(0, 0);
-        cache.record_response(at("n", "a", 7, "d"), sent);
+        cache.record_response(at("n", "a", 7, "d"), sent, 0);
         assert!(
             cache.get(&key).is_none(),
             "a list was read meanwhile: it has told"
@@ -878,7 +908,7 @@ mod tests {
         other.view.uid = "v".into();
         cache.delete(0, &key, 2);
         cache.apply(0, other);
-        assert_eq!(cache.record_response(at("n", "a", 2, "e"), sent), None);
+        assert_eq!(cache.record_response(at("n", "a", 2, "e"), sent, 0), None);
         assert_eq!(cache.get(&key).unwrap().view.uid, "v".into());
     }
 
@@ -887,8 +917,8 @@ mod tests {
     fn an_echo_of_an_older_write_does_not_restore_the_older_version() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
-        cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key));
-        cache.record_response(at("n", "a", 6, "f"), cache.begin_write(&key));
+        cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key), 0);
+        cache.record_response(at("n", "a", 6, "f"), cache.begin_write(&key), 0);
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
         assert_eq!(cache.get(&key).unwrap().version, 6);
         assert_eq!(
@@ -898,7 +928,7 @@ mod tests {
         assert_eq!(cache.apply(0, at("n", "a", 6, "f")), None);
 
         // Another client deletes the object, and it is created again before the watch delivers the deletion.
-        cache.record_response(at("n", "a", 9, "f"), cache.begin_write(&key));
+        cache.record_response(at("n", "a", 9, "f"), cache.begin_write(&key), 0);
         assert_eq!(cache.delete(0, &key, 8), None);
         assert_eq!(cache.get(&key).unwrap().version, 9);
         assert!(cache.delete(0, &key, 10).is_some());
@@ -992,7 +1022,7 @@ mod tests {
         let cache = listed([at("n", "a", 1, "d")]);
         let sent = cache.begin_write(&key);
         cache.note(&key, ("u", 1), Freshness::Stale, sent);
-        cache.record_response(at("n", "a", 2, "e"), sent);
+        cache.record_response(at("n", "a", 2, "e"), sent, 0);
         assert_eq!(cache.standing(&key), Freshness::Fresh);
     }
 

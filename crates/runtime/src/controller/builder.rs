@@ -1,6 +1,9 @@
 //! Declaration of the resource types that a controller watches and writes.
 
-use std::{any::Any, sync::Arc};
+use std::{
+    any::{Any, TypeId},
+    sync::Arc,
+};
 
 use kube::Resource as _;
 use tokio::sync::watch as channel;
@@ -86,7 +89,12 @@ impl Builder {
     /// Adds a controller. `name` is its name in metrics: its resource type in lower case, as in controller-runtime.
     ///
     /// # Panics
-    /// If another controller reconciles the same resource type, or has the same name.
+    ///
+    /// - If another controller reconciles the same resource type, or has the same name.
+    /// - If another controller uses another cached form of the same type.
+    /// - For Events: the [fence] lets them through, so a former leader could still write them.
+    ///
+    /// [fence]: crate::client::fence
     pub fn controller<R: Reconciler>(
         &mut self,
         name: &'static str,
@@ -136,7 +144,8 @@ impl Builder {
                 subresource: "finalizers",
             });
         }
-        self.rights.extend(rights);
+        let new = rights.into_iter().filter(|it| !self.rights.contains(it));
+        self.rights.extend(new.collect::<Vec<_>>());
         Parts {
             reconciler,
             primary,
@@ -159,12 +168,25 @@ impl Builder {
             return new;
         };
         let known: Arc<dyn Any + Send + Sync> = Arc::clone(known) as _;
-        let known = known.downcast().ok();
-        known.expect("a resource type has two cached forms: its controllers must share one")
+        assert!(
+            (*known).type_id() == TypeId::of::<Watched<V>>(),
+            "{} have two cached forms: the controllers that use them must use the same Rust type",
+            V::KIND.plural
+        );
+        known.downcast().expect("the type was checked")
+    }
+
+    /// Returns a writer for the controller that is being declared.
+    fn writer<V: Cached>(&self, informer: &Watched<V>) -> Writer<V> {
+        informer.writer(&self.shared, &self.refusals, self.controllers.len())
     }
 
     /// Returns the requirements for serving a namespace.
+    ///
+    /// # Panics
+    /// If no controller is declared.
     pub(crate) fn needs(&self) -> RequiredAccess {
+        assert!(!self.primaries.is_empty(), "a program needs a controller");
         RequiredAccess {
             primaries: self.primaries.clone(),
             watched: self.informers.iter().map(|it| it.kind()).collect(),
@@ -191,7 +213,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
             work_queue,
             primaries,
         };
-        let primary = Arc::new(informer.writer(&program.shared, &program.refusals));
+        let primary = Arc::new(program.writer(&informer));
         let mut builder = Self {
             program,
             handler: handler.clone(),
@@ -247,7 +269,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
         self.rights
             .splice(self.rights.len() - 1..self.rights.len() - 1, rights);
         let informer = self.dependent::<V>(false);
-        informer.writer(&self.program.shared, &self.program.refusals)
+        self.program.writer(&informer)
     }
 
     /// Declares that the reconciler deletes objects of a type that it owns. `doctor` reviews the permission.
@@ -264,8 +286,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
     /// # Panics
     ///
     /// - If this controller uses the type already: as reconciled, owned or read. Read an owned type through [`Writer::store`].
-    /// - If another controller uses another cached form of the type. Only one of two stores would contain the responses to
-    ///   writes.
+    /// - If another controller uses another cached form of the type, because there is one store for each type.
     pub fn watches<V: Cached>(&mut self) -> Arc<Store<V>> {
         Arc::clone(&self.dependent::<V>(true).store)
     }
@@ -290,12 +311,8 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
         is_input: bool,
         handler: impl Fn(&Scopes, &Change<V>) + Send + Sync + 'static,
     ) {
-        let mut handlers = informer.handlers.lock();
-        if !handlers.is_empty() {
-            informer.store.share();
-        }
-        handlers.push(Arc::new(handler));
-        drop(handlers);
+        let number = self.program.controllers.len();
+        informer.handlers.lock().push((number, Arc::new(handler)));
         self.roles.push(Box::new(Use {
             informer: Arc::clone(informer),
             is_input,

@@ -129,7 +129,8 @@ pub(super) type Handler<V> = Arc<dyn Fn(&Scopes, &Change<V>) + Send + Sync>;
 pub(super) struct Watched<V> {
     pub store: Arc<Store<V>>,
     history: Arc<WriteHistory<V>>,
-    pub handlers: Mutex<Vec<Handler<V>>>,
+    /// With the number of each controller.
+    pub handlers: Mutex<Vec<(usize, Handler<V>)>>,
 }
 
 impl<V: Cached> Watched<V> {
@@ -142,9 +143,15 @@ impl<V: Cached> Watched<V> {
         }
     }
 
-    pub fn writer(&self, shared: &Arc<ClientContext>, refusals: &Arc<Refusals>) -> Writer<V> {
+    /// Returns the writer of the controller with this number.
+    pub fn writer(
+        &self,
+        shared: &Arc<ClientContext>,
+        refusals: &Arc<Refusals>,
+        number: usize,
+    ) -> Writer<V> {
         let (store, history) = (Arc::clone(&self.store), Arc::clone(&self.history));
-        Writer::new(shared, refusals, store, history)
+        Writer::new(shared, refusals, store, history, number)
     }
 }
 
@@ -167,13 +174,25 @@ impl<V: Cached> Informer for Watched<V> {
         heartbeat: Heartbeat,
     ) -> BoxFuture<'static, ()> {
         let (handlers, scopes) = (self.handlers.lock().clone(), Arc::clone(scopes));
+        if handlers.len() > 1 {
+            let (handlers, scopes) = (handlers.clone(), Arc::clone(&scopes));
+            self.store.on_response(move |by, change| {
+                for (_, handle) in handlers.iter().filter(|(number, _)| *number != by) {
+                    handle(&scopes, change);
+                }
+            });
+        }
         Box::pin(watch(
             Arc::clone(shared),
             status,
             Arc::clone(&self.store),
             metrics::restarts::<V>(metrics),
             heartbeat,
-            move |change| handlers.iter().for_each(|handle| handle(&scopes, &change)),
+            move |change| {
+                for (_, handle) in &handlers {
+                    handle(&scopes, &change);
+                }
+            },
         ))
     }
 }

@@ -126,7 +126,6 @@ impl Controllers {
         build(&mut builder);
         let (needs, refusals) = (builder.needs(), Arc::clone(&builder.refusals));
         let (informers, declared) = (builder.informers, builder.controllers);
-        assert!(!declared.is_empty(), "a program needs a controller");
         let kind = needs.primary();
         let scopes = Scopes::new(needs, refusals, config.leader_election.lease_duration);
         let names = declared.iter().map(|it| (it.name, it.work_queue.clone()));

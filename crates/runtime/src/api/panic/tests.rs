@@ -475,7 +475,7 @@ fn q6_a_panic_in_any_method_leaves_the_store_consistent() {
         let sent = store.begin_write(&key);
         let answer = odd("", 2).unwrap();
         PANICS.set(method);
-        let answer = catch_unwind(AssertUnwindSafe(|| store.record_response(answer, sent)));
+        let answer = catch_unwind(AssertUnwindSafe(|| store.record_response(answer, sent, 0)));
         PANICS.set("");
         assert_eq!(store.version(&key), Some(1 + u64::from(answer.is_ok())));
         assert_eq!(store.referrers(&THING, &key), vec![key.clone()]);

@@ -165,7 +165,7 @@ impl<P: Primary> Writer<P> {
         let answer = self.written(cx, key, answer)?;
         let by = cx.wanted_by();
         (self.history).record(key, by, asked, version, Some(answer.version));
-        let now = self.store.record_response(answer, expectation);
+        let now = self.store.record_response(answer, expectation, self.number);
         now.ok_or(ApiError::Conflict)
     }
 }

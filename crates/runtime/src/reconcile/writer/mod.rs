@@ -69,6 +69,8 @@ pub struct Writer<V> {
     refusals: Arc<Refusals>,
     store: Arc<Store<V>>,
     pub(crate) history: Arc<WriteHistory<V>>,
+    /// Number of its controller.
+    number: usize,
 }
 
 /// Timeout of a live read of one object.
@@ -93,12 +95,14 @@ impl<V: Cached> Writer<V> {
         refusals: &Arc<Refusals>,
         store: Arc<Store<V>>,
         history: Arc<WriteHistory<V>>,
+        number: usize,
     ) -> Self {
         Self {
             shared: Arc::clone(shared),
             refusals: Arc::clone(refusals),
             history,
             store,
+            number,
         }
     }
 
@@ -183,7 +187,7 @@ impl<V: Cached> Writer<V> {
         let by = cx.wanted_by();
         (self.history).record(key, by, asked, ABSENT, Some(answer.version));
         info!(object = %cx.key(), dependent = %key, "created the {}", V::KIND.kind);
-        let stored = self.store.record_response(answer, expectation);
+        let stored = self.store.record_response(answer, expectation, self.number);
         stored.ok_or(ApiError::Conflict)
     }
 
@@ -227,7 +231,7 @@ impl<V: Cached> Writer<V> {
         self.note_unknown(cx, key, &answer, Desired::Fields(asked), seen.version);
         let answer = self.written(cx, key, answer)?;
         let version = answer.version;
-        let actual = self.store.record_response(answer, expectation);
+        let actual = self.store.record_response(answer, expectation, self.number);
         let actual = actual.ok_or(ApiError::Conflict)?;
         let changed = version != seen.version;
         if changed {
