@@ -16,7 +16,7 @@ use crate::{
     cache::{
         readiness::{
             Scopes,
-            namespace::{Permission, RequiredAccess},
+            namespace::{ControllerAccess, Permission, RequiredAccess},
             refusals::Refusals,
         },
         store::{Change, Owners, Store},
@@ -42,19 +42,19 @@ use crate::{
 ///
 /// Each resource type costs one watch per configured namespace, or a single watch of the cluster. It needs the permissions to
 /// list and watch, and a written type those to write it as well. A replica without a permission reports it in its log and its
-/// readiness. It still serves the namespaces where it has all permissions.
+/// readiness. A controller still serves the namespaces where it has all of its permissions. A missing permission, CRD or watch
+/// stops only the controllers that use the resource type.
 pub struct Builder {
     pub(crate) shared: Arc<ClientContext>,
-    /// Created before the writers, which report to it.
-    pub(crate) refusals: Arc<Refusals>,
+    /// Of each controller. Its writers report to it.
+    pub(crate) refusals: Vec<Arc<Refusals>>,
     namespaces: Vec<Option<String>>,
     metrics: Metrics,
     owners: Owners,
     pub(crate) informers: Vec<Arc<dyn Informer>>,
-    rights: Vec<Permission>,
+    access: Vec<ControllerAccess>,
     unreviewed: Vec<Permission>,
     pub(super) controllers: Vec<Declared>,
-    primaries: Vec<&'static Kind>,
 }
 
 /// A controller before the stores are watched.
@@ -74,15 +74,14 @@ impl Builder {
     ) -> Self {
         Self {
             shared,
-            refusals: Refusals::new(&namespaces),
+            refusals: Vec::new(),
             namespaces,
             owners: Owners::default(),
             metrics: metrics.clone(),
             informers: Vec::new(),
-            rights: Vec::new(),
+            access: Vec::new(),
             unreviewed: Vec::new(),
             controllers: Vec::new(),
-            primaries: Vec::new(),
         }
     }
 
@@ -107,7 +106,7 @@ impl Builder {
         );
         let work_queue = channel::Sender::new(None);
         let queue = work_queue.subscribe();
-        let parts = self.declare(queue.clone(), build);
+        let parts = self.declare(name, queue.clone(), build);
         self.controllers.push(Declared {
             name,
             work_queue: queue,
@@ -121,22 +120,22 @@ impl Builder {
     /// Declares the resource types of a reconciler.
     pub(crate) fn declare<R: Reconciler>(
         &mut self,
+        name: &'static str,
         work_queue: channel::Receiver<Option<WorkQueue>>,
         build: impl FnOnce(&mut ControllerBuilder<'_, R::Primary>) -> R,
     ) -> Parts<R> {
         let kind = kind_of::<R::Primary>();
         assert_fenced::<R::Primary>();
         assert!(
-            !self.primaries.iter().any(|other| other.is_same(kind)),
+            !self.access.iter().any(|other| other.primary.is_same(kind)),
             "two controllers reconcile {}",
             kind.plural
         );
-        self.primaries.push(kind);
+        let number = self.access.len();
         self.owners.add::<R::Primary>();
         let mut builder = ControllerBuilder::new(self, work_queue);
         let reconciler = build(&mut builder);
-        let (primary, informers) = (builder.primary, Informers::new(builder.roles));
-        let rights = builder.rights;
+        let (primary, roles, rights) = (builder.primary, builder.roles, builder.rights);
         if rights.iter().any(|right| right.verb == "create") {
             self.unreviewed.push(Permission {
                 verb: "update",
@@ -144,12 +143,20 @@ impl Builder {
                 subresource: "finalizers",
             });
         }
-        let new = rights.into_iter().filter(|it| !self.rights.contains(it));
-        self.rights.extend(new.collect::<Vec<_>>());
+        let uses = |kind: Kind| roles.iter().any(|role| role.kind().is_same(&kind));
+        let watched = self.informers.iter().enumerate();
+        let watched = watched.filter(|(_, informer)| uses(informer.kind()));
+        self.access.push(ControllerAccess {
+            name,
+            primary: kind,
+            watched: watched.map(|(number, _)| number).collect(),
+            rights,
+        });
         Parts {
+            number,
             reconciler,
             primary,
-            informers,
+            informers: Informers::new(roles),
         }
     }
 
@@ -178,7 +185,8 @@ impl Builder {
 
     /// Returns a writer for the controller that is being declared.
     fn writer<V: Cached>(&self, informer: &Watched<V>) -> Writer<V> {
-        informer.writer(&self.shared, &self.refusals, self.controllers.len())
+        let number = self.access.len();
+        informer.writer(&self.shared, &self.refusals[number], number)
     }
 
     /// Returns the requirements for serving a namespace.
@@ -186,11 +194,10 @@ impl Builder {
     /// # Panics
     /// If no controller is declared.
     pub(crate) fn needs(&self) -> RequiredAccess {
-        assert!(!self.primaries.is_empty(), "a program needs a controller");
+        assert!(!self.access.is_empty(), "a program needs a controller");
         RequiredAccess {
-            primaries: self.primaries.clone(),
+            controllers: self.access.clone(),
             watched: self.informers.iter().map(|it| it.kind()).collect(),
-            rights: self.rights.clone(),
             unreviewed: self.unreviewed.clone(),
         }
     }
@@ -210,9 +217,12 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
         let informer = program.informer::<P>();
         let primaries = Arc::clone(&informer.store);
         let handler = EventHandler {
+            controller: program.access.len(),
             work_queue,
             primaries,
         };
+        let refusals = Refusals::new(&program.namespaces);
+        program.refusals.push(refusals);
         let primary = Arc::new(program.writer(&informer));
         let mut builder = Self {
             program,
@@ -311,7 +321,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
         is_input: bool,
         handler: impl Fn(&Scopes, &Change<V>) + Send + Sync + 'static,
     ) {
-        let number = self.program.controllers.len();
+        let number = self.program.access.len();
         informer.handlers.lock().push((number, Arc::new(handler)));
         self.roles.push(Box::new(Use {
             informer: Arc::clone(informer),

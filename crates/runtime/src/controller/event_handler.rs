@@ -25,6 +25,8 @@ const ROLLOUT_DEBOUNCE: Duration = Duration::from_secs(1);
 /// Enqueues the objects that a change affects.
 #[derive(Clone)]
 pub(crate) struct EventHandler<P> {
+    /// Position of the controller in the program.
+    pub controller: usize,
     pub work_queue: channel::Receiver<Option<WorkQueue>>,
     pub primaries: Arc<Store<P>>,
 }
@@ -33,7 +35,7 @@ impl<P: Primary> EventHandler<P> {
     /// Enqueues the changed object. Changes before the scope is in sync are ignored, because its initial sync covers them.
     pub fn primary_changed(&self, scopes: &Scopes, change: &Change<P>) {
         if let Some(work_queue) = &*self.work_queue.borrow()
-            && scopes.is_in_sync(&change.key)
+            && scopes.is_in_sync(self.controller, &change.key)
         {
             let key = change.key.clone();
             if change.is_touch {
@@ -50,7 +52,7 @@ impl<P: Primary> EventHandler<P> {
     /// may wait until another client's object with the referenced name is deleted.
     pub fn dependent_changed<V: Cached>(&self, scopes: &Scopes, change: &Change<V>) {
         let work_queue = self.work_queue.borrow();
-        let concerns = || !change.is_touch && scopes.is_in_sync(&change.key);
+        let concerns = || !change.is_touch && scopes.is_in_sync(self.controller, &change.key);
         let Some(work_queue) = work_queue.as_ref().filter(|_| concerns()) else {
             return;
         };

@@ -124,7 +124,7 @@ impl Controllers {
         });
         let mut builder = Builder::new(Arc::clone(&shared), namespaces.clone(), metrics);
         build(&mut builder);
-        let (needs, refusals) = (builder.needs(), Arc::clone(&builder.refusals));
+        let (needs, refusals) = (builder.needs(), builder.refusals);
         let (informers, declared) = (builder.informers, builder.controllers);
         let kind = needs.primary();
         let scopes = Scopes::new(needs, refusals, config.leader_election.lease_duration);
@@ -165,14 +165,18 @@ impl Controllers {
         }
         for (scope, namespace) in namespaces.into_iter().enumerate() {
             if scope >= fit {
-                let status = scopes.informer(scope, 0);
                 let place = NamespaceName(namespace.as_deref());
-                let text = format!("too few file descriptors to watch {place}");
-                status.fails(Reason::Failing, text);
+                for number in 0..kinds {
+                    let status = scopes.informer(scope, number);
+                    let text = format!("too few file descriptors to watch {place}");
+                    status.fails(Reason::Failing, text);
+                }
                 continue;
             }
-            let check = Arc::clone(&scopes).check_rights(scope, client.clone());
-            tasks.spawn(check.map(|()| "the permission check".into()));
+            for controller in 0..declared.len() {
+                let check = Arc::clone(&scopes).check_rights(controller, scope, client.clone());
+                tasks.spawn(check.map(|()| "the permission check".into()));
+            }
             let place = namespace.as_ref().map(|name| format!("/{name}"));
             let place = place.unwrap_or_default();
             for (number, informer) in informers.iter().enumerate() {
@@ -293,8 +297,8 @@ impl Controllers {
         let _ = timeout(LAST_EVENTS.max(left / 2), self.tasks.join_next()).await;
     }
 
-    /// Runs one term: workers with their own queue, from the initial sync to the drain. It starts with the first scope that is
-    /// in sync. Other scopes join later.
+    /// Runs one term: workers with their own queue, from the initial sync to the drain. It starts with the first controller and
+    /// scope that are in sync. Others join later.
     async fn lead(
         &mut self,
         id: u64,
@@ -307,7 +311,7 @@ impl Controllers {
             () = &mut *stop => return TermEnd::Stopped,
             died = died(&mut self.tasks) => return TermEnd::TaskExited(died),
             () = lost(term, id) => return TermEnd::Lost,
-            _ = in_sync.wait_for(|scopes| !scopes.is_empty()) => {} // With partial caches, existing objects would look missing.
+            _ = in_sync.wait_for(|cells| !cells.is_empty()) => {} // With partial caches, existing objects would look missing.
         }
         self.scopes.check_all();
         let mut work = JoinSet::new();

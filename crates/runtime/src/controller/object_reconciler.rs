@@ -26,6 +26,8 @@ use crate::{
 
 /// The reconciler and its stores. The workers share it.
 pub(crate) struct ObjectReconciler<R: Reconciler> {
+    /// Position of the controller in the program.
+    pub controller: usize,
     pub reconciler: R,
     pub primary: Arc<Writer<R::Primary>>,
     pub informers: Informers<R::Primary>,
@@ -116,7 +118,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
 
     /// Returns a fingerprint of the conditions of a cached result: the related objects, and the number of restored permissions.
     fn basis(&self, key: &Key, view: &R::Primary) -> u64 {
-        self.informers.basis(key, view) ^ self.scopes.rights_regained(key) << 1
+        self.informers.basis(key, view) ^ self.scopes.rights_regained(self.controller, key) << 1
     }
 
     fn has_nothing_to_do(&self, key: &Key) -> bool {

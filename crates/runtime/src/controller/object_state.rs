@@ -26,7 +26,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         work_queue: Option<&WorkQueue>,
     ) -> Result<ObjectWork, String> {
         let (kind, objects) = (R::Primary::KIND, self.primary.store());
-        let Some((is_in_sync, problem)) = self.scopes.state_of(key) else {
+        let Some((is_in_sync, problem)) = self.scopes.state_of(self.controller, key) else {
             let namespace = key.namespace();
             return Err(format!(
                 "namespace {namespace} is not in the setting namespaces"

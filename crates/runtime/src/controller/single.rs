@@ -28,6 +28,8 @@ use crate::{
 
 /// A reconciler and its resource types.
 pub(crate) struct Parts<R: Reconciler> {
+    /// Position of the controller in the program.
+    pub number: usize,
     pub reconciler: R,
     pub primary: Arc<Writer<R::Primary>>,
     pub informers: Informers<R::Primary>,
@@ -62,6 +64,7 @@ pub(crate) struct Common {
 impl Common {
     pub fn work<R: Reconciler>(&self, parts: Parts<R>) -> ObjectReconciler<R> {
         ObjectReconciler {
+            controller: parts.number,
             reconciler: parts.reconciler,
             primary: parts.primary,
             informers: parts.informers,

@@ -37,21 +37,25 @@ pub(super) async fn lost(term: &mut channel::Receiver<Option<Term>>, id: u64) {
 pub(super) async fn check_objects<R: Reconciler>(
     work: Arc<ObjectReconciler<R>>,
     work_queue: WorkQueue,
-    mut in_sync: channel::Receiver<Vec<usize>>,
+    mut in_sync: channel::Receiver<Vec<(usize, usize)>>,
     period: Duration,
 ) {
     let (scopes, objects) = (&work.scopes, &**work.primary.store());
     let is_up_to_date = |key: &Key| work.is_up_to_date(key);
-    let is_left_alone = |key: &Key| !scopes.is_in_sync(key) || is_up_to_date(key);
-    let regained = scopes.all_rights_regained();
+    let controller = work.controller;
+    let is_left_alone = |key: &Key| !scopes.is_in_sync(controller, key) || is_up_to_date(key);
+    let regained = scopes.all_rights_regained(controller);
     let changes = || (work.informers.changes(), regained.borrow().clone());
     let covers = |scope, key: &Key| scopes.covers(scope, key);
     let first = async {
         for begun in 0.. {
-            let scope = in_sync.wait_for(|scopes| scopes.len() > begun).await;
-            let Ok(scope) = scope.map(|scopes| scopes[begun]) else {
+            let cell = in_sync.wait_for(|cells| cells.len() > begun).await;
+            let Ok((of, scope)) = cell.map(|cells| cells[begun]) else {
                 return;
             };
+            if of != controller {
+                continue;
+            }
             if begun > 0 {
                 let namespace = scopes.namespace(scope);
                 info!(namespace, "namespace in sync: reconciling its objects");

@@ -65,8 +65,8 @@ impl<R: Reconciler> Harness<R> {
         });
         let mut builder = Builder::new(shared, vec![None], &metrics);
         let (_, queue) = channel::channel(None);
-        let parts = builder.declare(queue, build);
-        let refusals = Arc::clone(&builder.refusals);
+        let parts = builder.declare(app.name, queue, build);
+        let refusals = builder.refusals.clone();
         let about = EventSource {
             app,
             reporter: app.reporter,
@@ -137,7 +137,7 @@ impl<R: Reconciler> Harness<R> {
 
     /// Reviews the permissions after rejected writes. Runs until cancelled.
     pub fn check_rights(&self) -> impl Future<Output = ()> + use<R> {
-        Arc::clone(&self.work.scopes).check_rights(0, self.client.clone())
+        Arc::clone(&self.work.scopes).check_rights(0, 0, self.client.clone())
     }
 }
 

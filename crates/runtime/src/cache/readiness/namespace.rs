@@ -14,30 +14,44 @@ use crate::{
     telemetry::log::log_once::OutageLog,
 };
 
-/// Requirements for serving a scope.
+/// Requirements of a program for serving a scope.
 #[derive(Clone, Debug)]
 pub struct RequiredAccess {
-    /// The reconciled resource types.
-    pub primaries: Vec<&'static Kind>,
+    /// The requirements of each controller.
+    pub controllers: Vec<ControllerAccess>,
     /// All watched resource types, including the reconciled ones.
     pub watched: Vec<Kind>,
-    /// Permissions for writes, in addition to the permissions for the watches.
-    pub rights: Vec<Permission>,
     /// Permissions that only `doctor` reviews: a replica without them may still serve many objects.
     pub unreviewed: Vec<Permission>,
+}
+
+/// Requirements of one controller.
+#[derive(Clone, Debug)]
+pub struct ControllerAccess {
+    pub name: &'static str,
+    /// The reconciled resource type.
+    pub primary: &'static Kind,
+    /// The resource types that it watches, as positions in [`RequiredAccess::watched`].
+    pub watched: Vec<usize>,
+    /// Permissions for writes, in addition to the permissions for the watches.
+    pub rights: Vec<Permission>,
 }
 
 impl RequiredAccess {
     /// Returns the first reconciled resource type.
     pub fn primary(&self) -> &'static Kind {
-        self.primaries[0]
+        self.controllers[0].primary
     }
 
-    /// Returns the reconciled resource types for a message.
-    fn kinds(&self) -> String {
-        let kinds = self.primaries.iter();
-        let kinds: Vec<_> = kinds.map(|kind| format!("{}s", kind.kind)).collect();
-        kinds.join(", ")
+    /// Returns the permissions for writes of all controllers, each once.
+    pub fn rights(&self) -> Vec<Permission> {
+        let mut rights = Vec::new();
+        for right in self.controllers.iter().flat_map(|it| &it.rights) {
+            if !rights.contains(right) {
+                rights.push(*right);
+            }
+        }
+        rights
     }
 }
 
@@ -75,7 +89,7 @@ impl fmt::Display for Permission {
     }
 }
 
-/// Result of the last permission check of a scope.
+/// Result of the last permission check of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Permissions {
     Unknown,
@@ -83,7 +97,7 @@ pub(super) enum Permissions {
     Missing(Problem),
 }
 
-/// Reason why a scope is not served, as a label of the metric.
+/// Reason why a cell is not served, as a label of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
     /// The initial sync has not ended.
@@ -121,7 +135,7 @@ impl Reason {
     }
 }
 
-/// Problem that keeps a scope from being served.
+/// Problem that keeps a cell from being served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     pub reason: Reason,
@@ -133,6 +147,12 @@ pub(super) struct Scope {
     pub namespace: Option<String>,
     /// In the order of [`RequiredAccess::watched`].
     pub informers: Vec<InformerState>,
+    /// In the order of [`RequiredAccess::controllers`].
+    pub cells: Vec<Cell>,
+}
+
+/// State of one controller in one scope.
+pub(super) struct Cell {
     pub rights: Permissions,
     /// Logged missing permissions.
     pub lacking: OutageLog,
@@ -166,12 +186,9 @@ impl InformerState {
     }
 }
 
-impl Scope {
-    /// Creates a scope in an unknown state with this number of watches.
-    pub fn new(namespace: Option<String>, informers: usize) -> Self {
+impl Cell {
+    fn new() -> Self {
         Self {
-            namespace,
-            informers: (0..informers).map(|_| InformerState::new()).collect(),
             rights: Permissions::Unknown,
             lacking: OutageLog::default(),
             checked: None,
@@ -180,6 +197,17 @@ impl Scope {
             was_served: false,
             since: None,
             asked: Duration::ZERO,
+        }
+    }
+}
+
+impl Scope {
+    /// Creates a scope in an unknown state.
+    pub fn new(namespace: Option<String>, needs: &RequiredAccess) -> Self {
+        Self {
+            namespace,
+            informers: needs.watched.iter().map(|_| InformerState::new()).collect(),
+            cells: needs.controllers.iter().map(|_| Cell::new()).collect(),
         }
     }
 
@@ -193,24 +221,33 @@ impl Scope {
         namespace.is_none_or(|namespace| namespace == key.namespace())
     }
 
-    pub fn is_in_sync(&self) -> bool {
-        self.informers.iter().all(|informer| informer.synced) && self.rights != Permissions::Unknown
+    /// Whether the initial lists of a controller are complete.
+    pub fn is_listed(&self, access: &ControllerAccess) -> bool {
+        access.watched.iter().all(|it| self.informers[*it].synced)
     }
 
-    pub fn problem(&self, needs: &RequiredAccess) -> Option<Problem> {
-        let mut failures = self.informers.iter().filter_map(|i| i.failure.as_ref());
+    /// Whether a controller is in sync here.
+    pub fn is_in_sync(&self, needs: &RequiredAccess, controller: usize) -> bool {
+        self.is_listed(&needs.controllers[controller])
+            && self.cells[controller].rights != Permissions::Unknown
+    }
+
+    /// Returns the problem of a controller here, if there is one.
+    pub fn problem(&self, needs: &RequiredAccess, controller: usize) -> Option<Problem> {
+        let watched = needs.controllers[controller].watched.iter();
+        let informers = watched.map(|it| (needs.watched[*it].plural, &self.informers[*it]));
+        let mut failures = informers.clone().filter_map(|(_, it)| it.failure.as_ref());
         if let Some(failure) = failures.next() {
             return Some(failure.clone());
         }
-        if let Permissions::Missing(problem) = &self.rights {
+        if let Permissions::Missing(problem) = &self.cells[controller].rights {
             return Some(problem.clone());
         }
-        if self.is_in_sync() {
+        if self.is_in_sync(needs, controller) {
             return None;
         }
-        let unsynced = needs.watched.iter().zip(&self.informers);
-        let unsynced = unsynced.filter(|(_, informer)| !informer.synced);
-        let unsynced: Vec<_> = unsynced.map(|(kind, _)| kind.plural).collect();
+        let unsynced = informers.filter(|(_, informer)| !informer.synced);
+        let unsynced: Vec<_> = unsynced.map(|(plural, _)| plural).collect();
         let what = if unsynced.is_empty() {
             "permissions".to_owned()
         } else {
@@ -226,33 +263,36 @@ impl Scope {
         })
     }
 
-    /// Updates whether the scope is served at `now`. Returns the end of the grace period, if it is running.
+    /// Updates whether a controller is served here at `now`. Returns the end of the grace period, if it is running.
     pub fn judge(
         &mut self,
         needs: &RequiredAccess,
+        controller: usize,
         now: Instant,
         grace: Duration,
     ) -> Option<Instant> {
-        let kinds = needs.kinds();
-        let Some(problem) = self.problem(needs) else {
-            if !self.served && self.was_served {
-                info!(namespace = self.namespace, "{kinds} are served again");
+        let kind = needs.controllers[controller].primary.kind;
+        let problem = self.problem(needs, controller);
+        let cell = &mut self.cells[controller];
+        let Some(problem) = problem else {
+            if !cell.served && cell.was_served {
+                info!(namespace = self.namespace, "{kind}s are served again");
             }
-            (self.served, self.was_served) = (true, true);
-            (self.since, self.asked) = (None, Duration::ZERO);
+            (cell.served, cell.was_served) = (true, true);
+            (cell.since, cell.asked) = (None, Duration::ZERO);
             return None;
         };
-        let end = *self.since.get_or_insert(now) + self.asked + grace;
-        if !self.served {
+        let end = *cell.since.get_or_insert(now) + cell.asked + grace;
+        if !cell.served {
             return None;
         }
         if now < end {
             return Some(end);
         }
-        self.served = false;
+        cell.served = false;
         warn!(
             namespace = self.namespace,
-            "no longer serving {kinds}: {}", problem.text
+            "no longer serving {kind}s: {}", problem.text
         );
         None
     }

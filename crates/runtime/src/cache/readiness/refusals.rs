@@ -1,4 +1,5 @@
-//! Rejected requests per scope. Writers report them, and the [scopes](super::Scopes) then check the permissions.
+//! Rejected requests of one controller per scope. Writers report them, and the [scopes](super::Scopes) then check the
+//! permissions.
 
 use std::sync::{
     Arc,
@@ -18,7 +19,7 @@ pub(super) struct Check {
     pub lacked: AtomicBool,
 }
 
-/// Requests for permission checks of all scopes of a replica.
+/// Requests for permission checks of one controller in all scopes.
 pub(crate) struct Refusals {
     pub(super) checks: Vec<Check>,
 }

@@ -1,10 +1,14 @@
 use kube::Client;
+use opentelemetry_sdk::Resource;
 use serde_json::json;
 use tokio::time::{advance, sleep};
 use tower::BoxError;
 
-use super::{namespace::Permission, *};
-use crate::{api::kind::Kind, testing::fixtures::logged};
+use super::{
+    namespace::{ControllerAccess, Permission},
+    *,
+};
+use crate::{api::kind::Kind, config::app::tests::APP, testing::fixtures::logged};
 
 const PARENT: Kind = Kind::custom("example.com", "v1", "Parent", "parents");
 
@@ -13,6 +17,7 @@ const GRACE: Duration = Duration::from_secs(15);
 /// Indices of the watched resource types.
 const PRIMARY: usize = 0;
 const OWNED: usize = 1;
+const UNCLES: usize = 2;
 
 fn needs() -> RequiredAccess {
     let owned = Kind::custom("apps", "v1", "Deployment", "deployments");
@@ -22,20 +27,24 @@ fn needs() -> RequiredAccess {
         subresource,
     };
     RequiredAccess {
-        primaries: vec![&PARENT],
+        controllers: vec![ControllerAccess {
+            name: "parent",
+            primary: &PARENT,
+            watched: vec![PRIMARY, OWNED],
+            rights: vec![
+                right("create", owned, ""),
+                right("patch", owned, ""),
+                right("update", PARENT, "status"),
+            ],
+        }],
         watched: vec![PARENT, owned],
-        rights: vec![
-            right("create", owned, ""),
-            right("patch", owned, ""),
-            right("update", PARENT, "status"),
-        ],
         unreviewed: Vec::new(),
     }
 }
 
 fn scopes(names: &[&str]) -> Arc<Scopes> {
     let names: Vec<_> = names.iter().map(|name| Some((*name).to_owned())).collect();
-    let scopes = Scopes::new(needs(), Refusals::new(&names), GRACE);
+    let scopes = Scopes::new(needs(), vec![Refusals::new(&names)], GRACE);
     tokio::spawn(Arc::clone(&scopes).supervise());
     scopes
 }
@@ -70,23 +79,23 @@ async fn q5_each_scope_syncs_independently() {
     let [in_a, in_b] = ["a", "b"].map(|namespace| Key::new(namespace, "thing"));
     scopes.informer(1, PRIMARY).synced();
     scopes.informer(0, OWNED).synced();
-    scopes.learn(0, Some(Permissions::Sufficient), None);
+    scopes.learn(0, 0, Some(Permissions::Sufficient), None);
     assert!(scopes.in_sync().borrow().is_empty());
     assert_eq!(
         scopes.failure().unwrap_or_default(),
         "not in sync yet: parents in namespace a; not in sync yet: deployments in namespace b"
     );
     synced(&scopes, 1);
-    assert!(!scopes.is_in_sync(&in_b), "its rights are not known");
-    scopes.learn(1, None, None);
-    assert!(scopes.is_in_sync(&in_b) && !scopes.is_in_sync(&in_a));
+    assert!(!scopes.is_in_sync(0, &in_b), "its rights are not known");
+    scopes.learn(0, 1, None, None);
+    assert!(scopes.is_in_sync(0, &in_b) && !scopes.is_in_sync(0, &in_a));
     assert_eq!(*scopes.ability().borrow(), Eligibility::Partial);
     assert!(
         scopes.failure().is_some(),
         "an initial sync is still going on"
     );
     synced(&scopes, 0);
-    assert_eq!(*scopes.in_sync().borrow(), [1, 0]);
+    assert_eq!(*scopes.in_sync().borrow(), [(0, 1), (0, 0)]);
     assert_eq!(*scopes.ability().borrow(), Eligibility::Full);
     assert_eq!((scopes.failure(), scopes.note()), (None, None));
 }
@@ -96,7 +105,7 @@ async fn q5_each_scope_syncs_independently() {
 async fn a_scope_that_is_forbidden_stops_no_other() {
     let scopes = scopes(&["a", "b"]);
     synced(&scopes, 0);
-    scopes.learn(0, Some(Permissions::Sufficient), None);
+    scopes.learn(0, 0, Some(Permissions::Sufficient), None);
     let b = scopes.informer(1, PRIMARY);
     b.fails(Reason::Forbidden, "no rights in b".to_owned());
     assert_eq!(*scopes.ability().borrow(), Eligibility::Partial);
@@ -105,13 +114,112 @@ async fn a_scope_that_is_forbidden_stops_no_other() {
     assert_eq!(note, "not served: no rights in b");
 }
 
+/// Returns the scope of all namespaces for two controllers: Parents and Uncles, which both watch Deployments.
+fn two_controllers() -> Arc<Scopes> {
+    const UNCLE: Kind = Kind::custom("example.com", "v1", "Uncle", "uncles");
+    let mut needs = needs();
+    needs.watched.push(UNCLE);
+    needs.controllers.push(ControllerAccess {
+        name: "uncle",
+        primary: &UNCLE,
+        watched: vec![OWNED, UNCLES],
+        rights: Vec::new(),
+    });
+    let refusals = (0..2).map(|_| Refusals::new(&[None])).collect();
+    let scopes = Scopes::new(needs, refusals, GRACE);
+    tokio::spawn(Arc::clone(&scopes).supervise());
+    scopes
+}
+
+/// A resource type hinders the controllers that use it, and no other.
+#[tokio::test(start_paused = true)]
+async fn a_controller_depends_only_on_what_it_uses() {
+    let scopes = two_controllers();
+    let key = Key::new("a", "thing");
+    let is_in_sync = || [0, 1].map(|controller| scopes.is_in_sync(controller, &key));
+    let ability = || *scopes.ability().borrow();
+    let [parents, owned] = synced(&scopes, 0);
+    for controller in [0, 1] {
+        scopes.learn(controller, 0, Some(Permissions::Sufficient), None);
+    }
+    assert_eq!(
+        (is_in_sync(), ability()),
+        ([true, false], Eligibility::Partial)
+    );
+    let syncing = "uncle: not in sync yet: uncles";
+    assert_eq!(scopes.failure().as_deref(), Some(syncing));
+    let uncles = scopes.informer(0, UNCLES);
+    uncles.fails(Reason::NotFound, "no CRD of Uncles".to_owned());
+    assert_eq!(scopes.failure(), None, "no list of Uncles is going on");
+    let note = "not served: uncle: no CRD of Uncles";
+    assert_eq!(scopes.note().as_deref(), Some(note));
+    uncles.synced();
+    assert_eq!((is_in_sync(), ability()), ([true, true], Eligibility::Full));
+
+    let fails = |watch: &Status| watch.fails(Reason::Failing, "it fails".to_owned());
+    for (watch, able) in [
+        (&parents, Eligibility::Partial),
+        (&uncles, Eligibility::Partial),
+        (&owned, Eligibility::None),
+    ] {
+        fails(watch);
+        wait(GRACE).await;
+        assert_eq!(ability(), able);
+        watch.works();
+        assert_eq!(ability(), Eligibility::Full);
+    }
+    // A `Retry-After` extends the grace period of the controllers that use the type.
+    fails(&parents);
+    fails(&uncles);
+    uncles.waits(GRACE * 3);
+    wait(GRACE * 2).await;
+    let note = "not served: parent: it fails";
+    assert_eq!(scopes.note().as_deref(), Some(note));
+    parents.works();
+    uncles.works();
+    scopes.learn(1, 0, Some(missing()), None);
+    wait(GRACE).await;
+    let note = "not served: uncle: not allowed";
+    assert_eq!(scopes.note().as_deref(), Some(note));
+    let before = [0, 1].map(|controller| scopes.rights_regained(controller, &key));
+    scopes.learn(1, 0, Some(Permissions::Sufficient), Some("restored"));
+    let after = [0, 1].map(|controller| scopes.rights_regained(controller, &key));
+    assert_eq!(after, [before[0], before[1] + 1]);
+    assert_eq!(ability(), Eligibility::Full);
+}
+
+/// The metric names the controller only if there are several: the series of other programs keep their labels.
+#[tokio::test(start_paused = true)]
+async fn the_metric_names_one_of_several_controllers() {
+    for (scopes, labels) in [
+        (scopes(&["a"]), vec![r#"{reason="syncing",scope="a"}"#]),
+        (
+            two_controllers(),
+            vec![
+                r#"{controller="parent",reason="syncing",scope="*"}"#,
+                r#"{controller="uncle",reason="syncing",scope="*"}"#,
+            ],
+        ),
+    ] {
+        let (metrics, _provider) = Metrics::new(&APP, Resource::builder_empty().build(), None);
+        scopes.observe(&metrics);
+        let (_, page) = metrics.scrape(None);
+        let lines = page.lines();
+        let lines: Vec<_> = lines
+            .filter_map(|line| line.strip_prefix("some_operator_scope_served"))
+            .collect();
+        let expected = labels.iter().map(|labels| format!("{labels} 0"));
+        assert_eq!(lines, expected.collect::<Vec<_>>());
+    }
+}
+
 /// A `Retry-After` extends the grace period once, even if several watches receive it.
 #[tokio::test(start_paused = true)]
 async fn q3h_retry_after_extends_the_grace_period() {
     let asked = GRACE * 3;
     let scopes = scopes(&["a"]);
     let watches = synced(&scopes, 0);
-    scopes.learn(0, Some(Permissions::Sufficient), None);
+    scopes.learn(0, 0, Some(Permissions::Sufficient), None);
     for watch in &watches {
         watch.fails(Reason::Failing, "429".to_owned());
         watch.waits(asked);
@@ -126,12 +234,12 @@ async fn q3h_retry_after_extends_the_grace_period() {
 async fn a_namespace_is_dropped_after_the_grace_period_and_restored_immediately() {
     let scopes = scopes(&["a"]);
     let [parents, _] = synced(&scopes, 0);
-    scopes.learn(0, Some(Permissions::Sufficient), None);
+    scopes.learn(0, 0, Some(Permissions::Sufficient), None);
     let ability = scopes.ability();
     let fails = || parents.fails(Reason::NotFound, "no CRD".to_owned());
-    let lacks = || _ = scopes.learn(0, Some(missing()), None);
+    let lacks = || _ = scopes.learn(0, 0, Some(missing()), None);
     let works = || parents.works();
-    let may = || _ = scopes.learn(0, Some(Permissions::Sufficient), None);
+    let may = || _ = scopes.learn(0, 0, Some(Permissions::Sufficient), None);
     let losses: [[&dyn Fn(); 2]; 2] = [[&fails, &works], [&lacks, &may]];
     for [lost, again] in losses {
         lost();
@@ -157,10 +265,10 @@ async fn a_namespace_is_dropped_after_the_grace_period_and_restored_immediately(
 async fn a_namespace_without_write_permissions_at_start_is_not_served() {
     let scopes = scopes(&["a"]);
     synced(&scopes, 0);
-    assert!(scopes.learn(0, Some(missing()), None));
+    assert!(scopes.learn(0, 0, Some(missing()), None));
     assert_eq!(*scopes.ability().borrow(), Eligibility::None);
-    assert!(scopes.learn(0, None, None), "no answer changes nothing");
-    assert!(!scopes.learn(0, Some(Permissions::Sufficient), None));
+    assert!(scopes.learn(0, 0, None, None), "no answer changes nothing");
+    assert!(!scopes.learn(0, 0, Some(Permissions::Sufficient), None));
     assert_eq!(*scopes.ability().borrow(), Eligibility::Full);
 }
 
@@ -188,12 +296,12 @@ async fn permissions_are_reviewed_at_a_limited_rate() {
         });
         let scopes = scopes(&["a"]);
         let client = Client::new(server, "default");
-        tokio::spawn(Arc::clone(&scopes).check_rights(0, client));
+        tokio::spawn(Arc::clone(&scopes).check_rights(0, 0, client));
         synced(&scopes, 0);
         let key = Key::new("a", "thing");
         let end = Instant::now() + Duration::from_mins(1);
         while Instant::now() < end {
-            scopes.refusals.refused(&key, false);
+            scopes.refusals[0].refused(&key, false);
             sleep(Duration::from_millis(10)).await;
         }
         let asked = *asked.lock();
@@ -241,7 +349,7 @@ async fn r10f_rejection_counts_as_a_missing_permission() {
         }
     });
     let scopes = scopes(&["a", "b"]);
-    tokio::spawn(Arc::clone(&scopes).check_rights(0, Client::new(server, "default")));
+    tokio::spawn(Arc::clone(&scopes).check_rights(0, 0, Client::new(server, "default")));
     synced(&scopes, 0);
     let key = Key::new("a", "thing");
     sleep(MINUTE).await;
@@ -257,11 +365,11 @@ async fn r10f_rejection_counts_as_a_missing_permission() {
         (3600, true, Reviews::Alternate, 8..=32),
         (1, true, Reviews::Allow, 1..=1),
     ] {
-        let before = scopes.rights_regained(&key);
+        let before = scopes.rights_regained(0, &key);
         let (log, _guard) = logged(tracing::Level::INFO);
         *reviews.lock() = (how, 0);
         for _ in 0..refused {
-            scopes.refusals.refused(&key, for_want_of_rights);
+            scopes.refusals[0].refused(&key, for_want_of_rights);
             sleep(Duration::from_secs(1)).await;
         }
         reviews.lock().0 = match how {
@@ -269,7 +377,7 @@ async fn r10f_rejection_counts_as_a_missing_permission() {
             other => other,
         };
         sleep(20 * MINUTE).await;
-        let told = scopes.rights_regained(&key) - before;
+        let told = scopes.rights_regained(0, &key) - before;
         assert!(regained.contains(&told), "{refused}: {told}");
         // Without a missing permission in a review, none is known to be restored.
         let log = String::from_utf8_lossy(&log.lock()).into_owned();
@@ -287,5 +395,5 @@ async fn r10f_rejection_counts_as_a_missing_permission() {
         let asked = reviews.lock().1;
         assert!(asked <= 3 * 30 + refused / 2, "{refused}: {asked} reviews");
     }
-    assert_eq!(scopes.rights_regained(&Key::new("b", "thing")), 0);
+    assert_eq!(scopes.rights_regained(0, &Key::new("b", "thing")), 0);
 }

@@ -66,7 +66,7 @@ async fn missing(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
         owner.controller == Some(true) && owner.kind == *kind && of == Some(group)
     };
     let mut left = Vec::new();
-    for permission in &doctor.needs.rights {
+    for permission in doctor.needs.rights() {
         if permission.verb != "create" {
             continue;
         }

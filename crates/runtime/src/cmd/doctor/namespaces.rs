@@ -44,7 +44,11 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Verdict> {
     }
     if !primaries.is_empty() {
         let places: Vec<_> = primaries.keys().map(|it| &**it).collect();
-        let written = doctor.needs.rights.iter().map(|right| count(&right.kind));
+        let written = doctor
+            .needs
+            .rights()
+            .into_iter()
+            .map(|right| count(&right.kind));
         let written: Vec<_> = written.collect();
         let full = full_quotas(doctor, &places, |resource| {
             is_of_pods(resource) || written.iter().any(|it| it == resource)

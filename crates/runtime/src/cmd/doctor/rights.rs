@@ -85,7 +85,12 @@ pub async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
     let watched = needs.watched.iter();
     let watched = watched.flat_map(|kind| to(&["list", "watch"], *kind));
     let permissions = watched
-        .chain(needs.rights.iter().chain(&needs.unreviewed).copied())
+        .chain(
+            needs
+                .rights()
+                .into_iter()
+                .chain(needs.unreviewed.iter().copied()),
+        )
         .chain(to_events());
     let missing = missing(doctor, namespace, permissions.map(|it| (it, None))).await;
     let mend = "apply the ClusterRole in deploy/base and its binding";

@@ -460,14 +460,14 @@ async fn writes(doctor: &Doctor) -> Vec<Write> {
         verb,
         kind,
         subresource,
-    } in &doctor.needs.rights
+    } in doctor.needs.rights()
     {
         let others = versions.iter().map(|version| (kind.group, &**version));
         let others =
             others.filter(|(group, version)| *group == primary.group && *version != kind.version);
         let others: Vec<_> = others.collect();
-        let mut add = |operation| all.push(written(*kind, operation, subresource, &others));
-        match *verb {
+        let mut add = |operation| all.push(written(kind, operation, subresource, &others));
+        match verb {
             // The reconciler may also delete the objects that it creates.
             "create" => ["CREATE", "DELETE"].into_iter().for_each(add),
             "patch" | "update" => add("UPDATE"),
