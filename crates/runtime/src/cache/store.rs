@@ -89,7 +89,7 @@ struct Entry<V> {
     /// [`Scope::epoch`] when the object was last delivered. The end of a list removes the objects that have another epoch.
     epoch: u32,
     /// See [`Store::begin_write`].
-    write_in_flight: bool,
+    writes_in_flight: u8,
     standing: Freshness,
     /// See [`Store::mark_deletion_pending`].
     going: bool,
@@ -409,10 +409,15 @@ impl<V: Cached> Store<V> {
     ///
     /// If the watch delivers another version before the response, the write is likely to fail with a conflict. The mark makes
     /// that version a change even if its content is the same, so that it triggers the retry.
+    ///
+    /// Several controllers may write one object at the same time: its spec and its status. The end of one write leaves the marks
+    /// of the others, and its response is such a version for them.
     pub(crate) fn begin_write(&self, key: &Key) -> ListEpoch {
+        let is_shared = self.others.get().is_some();
         let mut state = self.state.write();
         if let Some(entry) = state.objects.get_mut(key) {
-            entry.write_in_flight = true;
+            let others = if is_shared { entry.writes_in_flight } else { 0 };
+            entry.writes_in_flight = others.saturating_add(1);
         }
         state.epoch_of(key)
     }
@@ -420,7 +425,7 @@ impl<V: Cached> Store<V> {
     /// Reverts [`begin_write`](Self::begin_write) after a rejection for another reason than the version of the object.
     pub(crate) fn abort_write(&self, key: &Key) {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
-            entry.write_in_flight = false;
+            entry.end_write();
         }
     }
 
@@ -450,26 +455,31 @@ impl<V: Cached> Store<V> {
                 return None;
             }
             if entry.version == answer.version {
-                entry.write_in_flight = false;
+                entry.end_write();
             }
             return Some(answer);
         }
         if told {
             return Some(answer);
         }
+        let writes = state.objects.get(&key).map(|it| it.writes_in_flight);
         let (old, new) = state.put(key.clone(), answer, sent.0);
+        let mut is_awaited = false;
         if let Some(entry) = state.objects.get_mut(&key) {
             // The write's precondition proves that the object was current.
             entry.standing = Freshness::Fresh;
+            entry.writes_in_flight = writes.unwrap_or_default();
+            entry.end_write();
+            is_awaited = entry.writes_in_flight > 0;
         }
         drop(state);
         if let Some(others) = self.others.get() {
-            let is_touch = old.as_ref().is_some_and(|old| old.has_same(&new));
+            let is_same = old.as_ref().is_some_and(|old| old.has_same(&new));
             let change = Change {
                 key,
                 old,
                 new: Some(new.clone()),
-                is_touch,
+                is_touch: is_same && !is_awaited,
             };
             others(by, &change);
         }
@@ -498,7 +508,7 @@ impl<V: Cached> Store<V> {
         let is_changed = known.is_none_or(|entry| entry.version != object.version);
         let is_awaited = known.is_some_and(|entry| {
             let is_listed_anew = list(entry.epoch) != list(epoch);
-            entry.write_in_flight && is_changed
+            entry.writes_in_flight > 0 && is_changed
                 || entry.is_in_doubt() && (is_changed || is_listed_anew)
                 || (entry.going || entry.is_unheeded) && is_listed_anew
         });
@@ -589,7 +599,7 @@ impl<V: Cached> State<V> {
             let entry = Entry {
                 version: new.version,
                 epoch,
-                write_in_flight: false,
+                writes_in_flight: 0,
                 standing: Freshness::Fresh,
                 going: false,
                 is_unheeded: false,
@@ -625,7 +635,7 @@ impl<V: Cached> State<V> {
                 entry.standing = Freshness::Fresh;
             }
             entry.input_fingerprint = None;
-            entry.write_in_flight = false;
+            entry.writes_in_flight = 0;
             self.changes += 1;
         }
         entry.version = new.version;
@@ -691,6 +701,11 @@ fn list(epoch: u32) -> u32 {
 }
 
 impl<V> Entry<V> {
+    /// See [`Store::begin_write`].
+    fn end_write(&mut self) {
+        self.writes_in_flight = self.writes_in_flight.saturating_sub(1);
+    }
+
     /// Whether the object may be outdated, even after the watch delivers another version.
     fn is_in_doubt(&self) -> bool {
         self.standing == Freshness::Stale
@@ -779,6 +794,41 @@ mod tests {
         let all = (0..100).map(|number| (number * 37) % 101);
         let all = all.map(|version| at("n", &format!("x{version:03}"), version, "d"));
         assert!(listed(all).keys().is_sorted());
+    }
+
+    /// Two controllers write one object at the same time. After each result of the first write, the next version triggers the
+    /// retry of the second one. The response to the first write is such a version.
+    #[test]
+    fn each_write_in_flight_makes_the_next_version_a_change() {
+        type End = fn(&Store<Parent>, ListEpoch);
+        const RESPONDED: u64 = 4;
+        let key = || Key::new("n", "a");
+        let touches = |writes: u8, end: End| {
+            let cache = listed([at("n", "a", 3, "d")]);
+            let touches = Arc::new(Mutex::new(Vec::new()));
+            let responded = Arc::clone(&touches);
+            cache.on_response(move |_, change| responded.lock().push(change.is_touch));
+            let sent = cache.begin_write(&key());
+            for _ in 1..writes {
+                cache.begin_write(&key());
+            }
+            end(&cache, sent);
+            let next = cache.apply(0, at("n", "a", RESPONDED + 1, "d"));
+            touches.lock().push(next.unwrap().is_touch);
+            let touches = touches.lock();
+            touches.clone()
+        };
+        let rejected: End = |cache, _| cache.abort_write(&Key::new("n", "a"));
+        let unheeded: End =
+            |cache, sent| drop(cache.record_response(at("n", "a", 3, "d"), sent, 0));
+        let carried_out: End =
+            |cache, sent| drop(cache.record_response(at("n", "a", RESPONDED, "d"), sent, 0));
+        assert_eq!(touches(1, rejected), [true]);
+        assert_eq!(touches(2, rejected), [false]);
+        assert_eq!(touches(1, unheeded), [true]);
+        assert_eq!(touches(2, unheeded), [false]);
+        assert_eq!(touches(1, carried_out), [true, true]);
+        assert_eq!(touches(2, carried_out), [false, false]);
     }
 
     /// A list detects objects that were deleted while the watch was down.
