@@ -37,45 +37,36 @@
 //! | [`App`], as a `static` | The program's name, API group, defaults and additional settings. |
 //! | [`Spec`], for the reconciled resource type | The status, and the references to other objects. The cached form is [`Custom`], with the whole spec. To cache fewer fields, implement [`Primary`] instead. |
 //! | [`Fields`], for each other resource type | The fields to cache. The cached form is [`Dependent`], with these fields. For another form, implement [`Cached`] instead. |
-//! | [`Failure`], for the error type | The reason for users, and the retry. |
 //! | a function that takes a [`Builder`] | The [controllers](Builder::controller), and the resource types that each [owns](ControllerBuilder::owns) or only [watches](ControllerBuilder::watches). |
-//! | [`Reconciler`] | The reconcile of one object. |
+//! | [`Reconciler`] | The [`Plan`] for one object, and the [status](Reconciler::status) after it. |
+//!
+//! An error type of the reconciler's own implements [`Failure`]: the reason for users, and the retry. [`ApiError`] is enough for
+//! most.
 //!
 //! [`main`] makes a program of these items. The following program is complete. It gives each `Greeting` a `ConfigMap` of the
 //! same name that contains the text of the `Greeting`.
 //!
 //! ```no_run
-//! use std::{collections::BTreeMap, process::ExitCode, sync::Arc};
+//! use std::{collections::BTreeMap, process::ExitCode};
 //!
 //! use k8s_openapi::api::core::v1 as core;
 //! use kube::{CustomResource, CustomResourceExt as _};
 //! use operator_runtime::{
-//!     Action, ApiError, App, Builder, Context, Custom, Dependent, Event, Failure, Fields, Kind,
-//!     Reconciler, References, Retry, Snapshot, Spec, Writer,
+//!     ApiError, App, Builder, Custom, Dependent, Fields, Kind, Plan, Reconciler, References,
+//!     Snapshot, Spec, Status, View, Writer,
 //! };
 //! use schemars::JsonSchema;
 //! use serde::{Deserialize, Serialize};
-//! use serde_json::{Value, json};
 //!
-//! // 1. The API types, from which the CRD is generated.
+//! // 1. The API type, from which the CRD is generated.
 //!
 //! /// The spec of a Greeting.
 //! #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 //! #[kube(group = "example.com", version = "v1", kind = "Greeting", plural = "greetings")]
-//! #[kube(namespaced, status = "GreetingStatus")]
+//! #[kube(namespaced, status = "Status")]
 //! struct GreetingSpec {
 //!     /// The text of the ConfigMap.
 //!     text: String,
-//! }
-//!
-//! /// The observed state of a Greeting.
-//! #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-//! #[serde(rename_all = "camelCase", default)]
-//! struct GreetingStatus {
-//!     /// The generation that was reconciled last.
-//!     observed_generation: Option<i64>,
-//!     /// The error of the last reconcile.
-//!     error: Option<String>,
 //! }
 //!
 //! // 2. The cached forms. The decoder skips all other fields.
@@ -84,18 +75,15 @@
 //!
 //! impl Spec for GreetingSpec {
 //!     const KIND: Kind = Kind::custom("example.com", "v1", "Greeting", "greetings");
-//!     type Status = GreetingStatus;
+//!     type Status = Status;
 //!
 //!     // The ConfigMap of the same name. Each change of it enqueues the Greeting, even if the Greeting does not control it.
 //!     fn references(&self, to: &mut References<'_>) {
 //!         to.sibling::<ConfigMap>(to.key().name());
 //!     }
-//!     fn observed_generation(status: &GreetingStatus) -> Option<i64> {
-//!         status.observed_generation
-//!     }
 //! }
 //!
-//! #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
+//! #[derive(Clone, Debug, Default, PartialEq, Hash, Serialize, Deserialize)]
 //! struct Data {
 //!     data: BTreeMap<String, String>,
 //! }
@@ -106,96 +94,32 @@
 //!
 //! type ConfigMap = Dependent<Data>;
 //!
-//! // 3. The errors.
-//!
-//! #[derive(Debug, thiserror::Error)]
-//! enum Error {
-//!     #[error("spec: {0}")]
-//!     Invalid(String),
-//!     /// Includes a `ConfigMap` of this name that the Greeting does not control.
-//!     #[error(transparent)]
-//!     Api(#[from] ApiError),
-//! }
-//!
-//! impl Failure for Error {
-//!     fn name(&self) -> &'static str {
-//!         match self {
-//!             Self::Invalid(_) => "Invalid",
-//!             Self::Api(error) => error.name(),
-//!         }
-//!     }
-//!     fn reason(&self) -> Option<&'static str> {
-//!         match self {
-//!             Self::Invalid(_) => Some("Invalid"),
-//!             Self::Api(error) => error.reason(),
-//!         }
-//!     }
-//!     fn retry(&self) -> Retry {
-//!         match self {
-//!             // A change of the Greeting enqueues it. Until then, its status has the error.
-//!             Self::Invalid(_) => Retry::OnChange,
-//!             Self::Api(error) => error.retry(),
-//!         }
-//!     }
-//! }
-//!
-//! // 4. The reconciler. A resync runs it as a dry run, up to its first action.
+//! // 3. The reconciler. The runtime carries out the plan, and reports the condition Ready.
 //!
 //! struct Greeter {
-//!     greetings: Arc<Writer<CachedGreeting>>,
 //!     maps: Writer<ConfigMap>,
-//! }
-//!
-//! /// Returns the patch that corrects the `ConfigMap`, if it differs.
-//! fn plan(text: &str, map: &ConfigMap) -> Option<Value> {
-//!     let is_right = map.fields.data.get("text").is_some_and(|now| now == text);
-//!     (!is_right).then(|| json!({ "data": { "text": text } }))
-//! }
-//!
-//! impl Greeter {
-//!     async fn greet(
-//!         &self,
-//!         cx: &Context<'_, CachedGreeting>,
-//!         seen: &CachedGreeting,
-//!     ) -> Result<(), Error> {
-//!         let spec = seen.spec.as_ref();
-//!         let text = &spec.map_err(|wrong| Error::Invalid(wrong.clone()))?.text;
-//!         let manifest = json!({ "data": { "text": text } });
-//!         let plan = |map: &ConfigMap| plan(text, map);
-//!         self.maps.ensure(cx, cx.key(), manifest, plan).await?;
-//!         Ok(())
-//!     }
 //! }
 //!
 //! impl Reconciler for Greeter {
 //!     type Primary = CachedGreeting;
-//!     type Error = Error;
+//!     type Error = ApiError;
 //!
-//!     async fn reconcile(
+//!     fn plan(
 //!         &self,
-//!         cx: &Context<'_, CachedGreeting>,
+//!         cx: &View<'_, CachedGreeting>,
 //!         seen: &Snapshot<CachedGreeting>,
-//!     ) -> Result<Action, Error> {
+//!     ) -> Result<Plan<CachedGreeting>, ApiError> {
+//!         let mut plan = Plan::new();
 //!         if seen.view.deleting {
-//!             return Ok(Action::Done); // The garbage collector deletes the ConfigMap.
+//!             return Ok(plan); // The garbage collector deletes the ConfigMap.
 //!         }
-//!         let greeted = self.greet(cx, &seen.view).await;
-//!         let error = greeted.as_ref().err();
-//!         // A transient error has no reason, and is not reported.
-//!         if error.is_none_or(|error| error.reason().is_some()) {
-//!             let status = GreetingStatus {
-//!                 observed_generation: Some(seen.view.generation),
-//!                 error: error.map(ToString::to_string),
-//!             };
-//!             let synced = Event::normal("Synced", "Greeting synced successfully");
-//!             let event = error.map_or(synced, Event::failed);
-//!             self.greetings.report(cx, seen, &status, event).await?;
-//!         }
-//!         greeted.map(|()| Action::Done)
+//!         let data = BTreeMap::from([("text".to_owned(), seen.view.spec()?.text.clone())]);
+//!         plan.apply(&self.maps, cx.key(), &Data { data });
+//!         Ok(plan)
 //!     }
 //! }
 //!
-//! // 5. The program.
+//! // 4. The program.
 //!
 //! static APP: App = App {
 //!     about: "Each Greeting gets a ConfigMap",
@@ -209,7 +133,6 @@
 //!
 //! fn build(program: &mut Builder, _: NoSettings) {
 //!     program.controller("greeting", |builder| Greeter {
-//!         greetings: builder.primary(),
 //!         maps: builder.owns(),
 //!     });
 //! }
@@ -219,8 +142,8 @@
 //! }
 //! ```
 //!
-//! Unit tests need neither a cluster nor an election. With the feature `testing`, `testing::Harness` reconciles one object.
-//! The test supplies the client and the contents of the stores.
+//! Unit tests need neither a cluster nor an election. The `Harness` of the feature `testing` returns the requests of a plan,
+//! or reconciles one object. The test supplies the client and the contents of the stores.
 //!
 //! # Guarantees
 //!
@@ -292,14 +215,16 @@ pub mod telemetry;
 pub mod testing;
 
 pub use api::{
+    applied::Applied,
     difference::Comparison,
     failure::{Failure, Retry, brief},
     key::Key,
     kind::Kind,
     names as dns,
     object::{Cached, Field, Finalizable, Meta, Metadata, Object, Primary},
-    plain::{Custom, Dependent, Fields, Spec, condition},
+    plain::{Custom, Dependent, Fields, Spec},
     reference::{Owner, OwnerReference, References},
+    reported::{Reported, Status, condition},
 };
 pub use cache::store::{Snapshot, Store};
 pub use client::transport;
@@ -315,8 +240,10 @@ pub use controller::{
     builder::{Builder, ControllerBuilder},
 };
 pub use reconcile::{
+    context::{Context, Step, View},
     error::ApiError,
-    reconciler::{Action, Context, Reconciler},
+    plan::{Apply, Plan},
+    reconciler::{Action, Outcome, Reconciler},
     writer::{Patched, Writer, finalizer::Finalizer, wanted},
 };
 pub use telemetry::events::event::Event;

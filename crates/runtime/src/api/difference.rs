@@ -480,7 +480,7 @@ fn is_same(desired: &Value, actual: &Value, field: Option<Field>) -> bool {
 }
 
 /// Returns a value without the members that are null.
-fn without_nulls(value: &Value) -> Value {
+pub(crate) fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
             let members = members.iter().filter(|(_, value)| !value.is_null());

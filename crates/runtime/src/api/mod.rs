@@ -1,5 +1,6 @@
 //! Kubernetes vocabulary: names, resource types, cached forms and errors. No I/O, no clock.
 
+pub mod applied;
 pub mod difference;
 pub mod failure;
 pub mod key;
@@ -11,4 +12,5 @@ pub mod object;
 pub mod panic;
 pub mod plain;
 pub mod reference;
+pub mod reported;
 pub mod status;

@@ -12,7 +12,7 @@ use std::{
     panic::catch_unwind,
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
 use kube::core::NamespaceResourceScope;
 use opentelemetry::trace::SpanContext;
 use serde::{
@@ -83,7 +83,7 @@ pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
 /// A reconciled resource type, with a generation and a status that the controller reports.
 pub trait Primary: Cached {
     /// The status subresource.
-    type Status: Serialize + PartialEq;
+    type Status: Serialize + PartialEq + Send + Sync;
     /// Returns `metadata.generation`, which grows with each change of the spec.
     fn generation(&self) -> i64;
     /// Returns whether the object is terminating.
@@ -92,6 +92,17 @@ pub trait Primary: Cached {
     fn status(&self) -> &Self::Status;
     /// Returns whether the status is of the current generation.
     fn is_observed(&self) -> bool;
+    /// Returns the status with this condition: its type, and whether it is true, its reason and its message. `None`, the
+    /// default, if the status has no conditions.
+    fn with_condition(
+        &self,
+        type_: &str,
+        verdict: (bool, &str, String),
+        now: Timestamp,
+    ) -> Option<Self::Status> {
+        _ = (type_, verdict, now);
+        None
+    }
     /// Hashes the content of a status, without its times.
     fn says(status: &Self::Status, state: &mut impl Hasher);
     /// Returns the trace that changed the object, from its annotation `<application>/traceparent`.

@@ -5,10 +5,7 @@
 
 use std::{fmt::Debug, hash::Hash, hash::Hasher};
 
-use k8s_openapi::{
-    apimachinery::pkg::apis::meta::v1::{Condition, Time},
-    jiff::Timestamp,
-};
+use k8s_openapi::jiff::Timestamp;
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{DeserializeOwned, Error as _},
@@ -19,20 +16,19 @@ use crate::api::{
     kind::Kind,
     object::{Cached, Field, Finalizable, Meta, Metadata, Primary},
     reference::References,
+    reported::Reported,
 };
 
 /// Spec of a reconciled custom resource, kept by [`Custom`].
 pub trait Spec: Clone + Debug + PartialEq + Send + Sync + DeserializeOwned + 'static {
     /// Resource type of the custom resource.
     const KIND: Kind;
-    /// Type of the status. A status with an invalid field is replaced by the default.
-    type Status: Clone + Debug + Default + PartialEq + Send + Sync + Serialize + DeserializeOwned;
+    /// Type of the status, usually [`Status`](crate::Status). A status with an invalid field is replaced by the default.
+    type Status: Debug + Default + PartialEq + Send + Sync + Serialize + DeserializeOwned + Reported;
     /// See [`Cached::references`].
     fn references(&self, to: &mut References<'_>) {
         _ = to;
     }
-    /// Returns the generation that a status describes.
-    fn observed_generation(status: &Self::Status) -> Option<i64>;
 }
 
 /// A custom resource.
@@ -113,7 +109,16 @@ impl<S: Spec> Primary for Custom<S> {
     }
 
     fn is_observed(&self) -> bool {
-        S::observed_generation(&self.status) == Some(self.generation)
+        self.status.common().observed_generation == Some(self.generation)
+    }
+
+    fn with_condition(
+        &self,
+        type_: &str,
+        verdict: (bool, &str, String),
+        now: Timestamp,
+    ) -> Option<S::Status> {
+        Some(self.status.with(self.generation, type_, verdict, now))
     }
 
     fn says(status: &S::Status, state: &mut impl Hasher) {
@@ -217,29 +222,6 @@ impl<T: Fields> Cached for Dependent<T> {
     }
 }
 
-/// Returns a condition of an object at `generation`. It keeps the time of the condition in `old` with the same type and status.
-/// So two statuses differ only if their content does.
-#[must_use]
-pub fn condition(
-    old: &[Condition],
-    generation: i64,
-    type_: &str,
-    (status, reason, message): (bool, &str, String),
-    now: Timestamp,
-) -> Condition {
-    let status = if status { "True" } else { "False" };
-    let same = |old: &&Condition| old.type_ == type_ && old.status == status;
-    let since = old.iter().find(same);
-    Condition {
-        type_: type_.to_owned(),
-        status: status.to_owned(),
-        reason: reason.to_owned(),
-        message,
-        observed_generation: Some(generation),
-        last_transition_time: since.map_or(Time(now), |old| old.last_transition_time.clone()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -249,28 +231,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::{key::Key, object::Object};
+    use crate::api::{
+        key::Key,
+        object::Object,
+        reported::{Status, condition},
+    };
 
     #[derive(Clone, Debug, PartialEq, Deserialize)]
     struct Wish {
         of: String,
     }
 
-    #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-    #[serde(rename_all = "camelCase", default)]
-    struct Said {
-        observed_generation: Option<i64>,
-        conditions: Vec<Condition>,
-    }
-
     impl Spec for Wish {
         const KIND: Kind = Kind::custom("example.com", "v1", "Wish", "wishes");
-        type Status = Said;
+        type Status = Status;
         fn references(&self, to: &mut References<'_>) {
             to.sibling::<Dependent<Data>>(&self.of);
-        }
-        fn observed_generation(status: &Said) -> Option<i64> {
-            status.observed_generation
         }
     }
 
@@ -304,7 +280,7 @@ mod tests {
             let odd: Custom<Wish> =
                 object(&json!({ "metadata": metadata, "spec": spec, "status": 5 }));
             assert!(odd.spec.unwrap_err().starts_with("spec"));
-            assert_eq!(odd.status, Said::default());
+            assert_eq!(odd.status, Status::default());
         }
         let none: Custom<Wish> = object(&json!({ "metadata": metadata }));
         assert!(none.spec.is_err());
@@ -363,8 +339,8 @@ mod tests {
         assert_eq!(kept.last_transition_time.0, now);
         let other = condition(&old, 2, "Ready", verdict(false), later);
         assert_eq!(other.last_transition_time.0, later);
-        let says = |condition: Condition| {
-            let said = Said {
+        let says = |condition| {
+            let said = Status {
                 observed_generation: Some(1),
                 conditions: vec![condition],
             };

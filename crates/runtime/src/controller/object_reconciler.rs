@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, atomic::AtomicBool};
 
+use parking_lot::Mutex;
 use tracing::{Span, warn};
 
 use crate::{
@@ -17,8 +18,9 @@ use crate::{
     config::environment::Host,
     controller::informers::Informers,
     reconcile::{
+        context::{Attempt, Context, Detached},
         error::ApiError,
-        reconciler::{Action, Attempt, Context, Detached, Failed, Reconciler},
+        reconciler::{Action, Failed, Reconciler},
         writer::Writer,
     },
     telemetry::{events::Recorder, log::log_once::LogLimiter, trace},
@@ -89,8 +91,10 @@ impl<R: Reconciler> ObjectReconciler<R> {
             log: &self.log,
             attempt,
             inputs: self.informers.inputs(key, &seen.view),
+            primary: &*self.primary,
             is_dry_run: false,
             has_changes: AtomicBool::new(false),
+            steps: Mutex::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::{
     controller::{
         object_reconciler::ObjectReconciler, queue::lane::Lane, resync, work_queue::WorkQueue,
     },
-    reconcile::reconciler::{Attempt, Reconciler},
+    reconcile::{context::Attempt, reconciler::Reconciler},
 };
 
 /// Waits for a term, and returns its ID.

@@ -44,8 +44,9 @@ use crate::{
         worker::{QUIET_CONFLICTS, Worker},
     },
     reconcile::{
+        context::Context,
         error::ApiError,
-        reconciler::{Action, Context, Failed, Reconciler},
+        reconciler::{Action, Failed, Reconciler},
         writer::{
             Writer,
             disputes::{AT_ONCE, Desired, DisputeTracker, Requester},

@@ -5,14 +5,23 @@ use std::time::Duration;
 use crate::{
     api::{
         failure::{Failure, Retry, brief, root_cause},
+        plain::{Custom, Spec},
         status::{is_denied, is_internal, is_terminating, retry_after},
     },
     client::fence,
 };
 
-/// Error of a write or a live read.
+/// Error of a plan, a write or a live read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ApiError {
+    /// The spec is invalid. Not retried: a change of the object enqueues it.
+    #[error("{0}")]
+    InvalidSpec(String),
+
+    /// The desired state depends on a missing object or field. Not retried: a change of a referenced object enqueues the object.
+    #[error("{0}")]
+    Waiting(String),
+
     /// The request is invalid, usually because the object violates its schema.
     #[error("{0}")]
     Rejected(String),
@@ -66,10 +75,23 @@ impl ApiError {
     }
 }
 
+impl<S: Spec> Custom<S> {
+    /// Returns the spec.
+    ///
+    /// # Errors
+    /// [`ApiError::InvalidSpec`].
+    pub fn spec(&self) -> Result<&S, ApiError> {
+        let spec = self.spec.as_ref();
+        spec.map_err(|error| ApiError::InvalidSpec(error.clone()))
+    }
+}
+
 /// For reconcilers without an error type of their own: `type Error = ApiError`.
 impl Failure for ApiError {
     fn name(&self) -> &'static str {
         match self {
+            Self::InvalidSpec(_) => "InvalidSpec",
+            Self::Waiting(_) => "Waiting",
             Self::Rejected(_) | Self::Denied(..) => "Rejected",
             Self::NamespaceTerminating => "NamespaceTerminating",
             Self::Conflict => "Conflict",
@@ -85,7 +107,9 @@ impl Failure for ApiError {
     fn reason(&self) -> Option<&'static str> {
         let told = matches!(
             self,
-            Self::Rejected(_)
+            Self::InvalidSpec(_)
+                | Self::Waiting(_)
+                | Self::Rejected(_)
                 | Self::Denied(..)
                 | Self::Foreign(..)
                 | Self::Overruled(..)
@@ -97,6 +121,7 @@ impl Failure for ApiError {
 
     fn retry(&self) -> Retry {
         match self {
+            Self::InvalidSpec(_) | Self::Waiting(_) => Retry::OnChange,
             Self::Conflict => Retry::Conflict,
             Self::NotLeading | Self::NamespaceTerminating => Retry::Requeue,
             Self::Contested(.., time) => Retry::After(*time),

@@ -1,5 +1,7 @@
-//! The interface of a reconciler: `Reconciler`, `Context`, `Writer` and `ApiError`.
+//! The interface of a reconciler: `Reconciler`, `Plan`, `Context`, `Writer` and `ApiError`.
 
+pub mod context;
 pub mod error;
+pub mod plan;
 pub mod reconciler;
 pub mod writer;

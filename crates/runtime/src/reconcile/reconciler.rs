@@ -1,30 +1,24 @@
 //! The reconciler of a resource type, and the context of one reconcile.
 
-use std::{
-    fmt,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
-    time::Duration,
-};
+use std::{fmt, sync::atomic::Ordering::Relaxed, time::Duration};
 
 use futures::FutureExt as _;
-use k8s_openapi::jiff::Timestamp;
-use tracing::{debug, warn};
 
 use crate::{
     api::{
         failure::{Failure, Retry},
         key::Key,
         kind::Kind,
-        object::Primary,
+        object::{Cached as _, Primary},
         panic::{Panicked, catch},
     },
     cache::store::Snapshot,
-    config::environment::Host,
-    reconcile::{error::ApiError, writer::disputes::Requester},
-    telemetry::{
-        events::{Recorder, event::Event},
-        log::log_once::LogLimiter,
+    reconcile::{
+        context::{Context, View},
+        error::ApiError,
+        plan::Plan,
     },
+    telemetry::events::event::Event,
 };
 
 /// Brings the objects of one resource type to their desired state.
@@ -54,7 +48,39 @@ pub trait Reconciler: Send + Sync + 'static {
     /// Error of a reconcile.
     type Error: Failure + From<ApiError>;
 
-    /// Brings one object to its desired state, and reports its status.
+    /// Returns the steps that bring the object to its desired state. Also called while the object is terminating.
+    ///
+    /// The method sends no request. The plan follows from `cx`, `seen` and the stores. For other state, add
+    /// [`again_after`](Plan::again_after). A reconciler that overrides [`reconcile`](Self::reconcile) needs no plan.
+    ///
+    /// # Errors
+    /// No step runs. The status reports the error if it has a [reason](Failure::reason).
+    fn plan(
+        &self,
+        cx: &View<'_, Self::Primary>,
+        seen: &Snapshot<Self::Primary>,
+    ) -> Result<Plan<Self::Primary>, Self::Error> {
+        _ = (cx, seen);
+        Ok(Plan::new())
+    }
+
+    /// Returns the status after the plan was carried out. It is written if it differs from the stored one, with an event: the
+    /// error as a Warning, or `Synced`.
+    ///
+    /// Not called if the error has no [reason](Failure::reason). Not called after the success of the plan of a terminating
+    /// object. The default adds the condition Ready if the status is [`Reported`](crate::Reported).
+    fn status(
+        &self,
+        cx: &View<'_, Self::Primary>,
+        seen: &Snapshot<Self::Primary>,
+        outcome: &Outcome<'_, Self::Error>,
+    ) -> Option<<Self::Primary as Primary>::Status> {
+        let verdict = outcome.verdict((true, "Synced", String::new()));
+        seen.view.with_condition("Ready", verdict, cx.now())
+    }
+
+    /// Brings one object to its desired state, and reports its status. The default carries out the plan, and writes the status
+    /// after it. Override it for another order of requests.
     ///
     /// All requests go through `cx` and the [`Writer`](crate::Writer)s. If nothing has to change, it sends no request and
     /// awaits nothing. It is also called while the object is terminating.
@@ -62,13 +88,48 @@ pub trait Reconciler: Send + Sync + 'static {
         &self,
         cx: &Context<'_, Self::Primary>,
         seen: &Snapshot<Self::Primary>,
-    ) -> impl Future<Output = Result<Action, Self::Error>> + Send;
+    ) -> impl Future<Output = Result<Action, Self::Error>> + Send {
+        async move {
+            let mut now = seen.clone();
+            let done = match self.plan(&View(cx), seen) {
+                Ok(plan) => match plan.carry_out(cx, &mut now).await {
+                    Ok(()) => Ok(plan.again().map_or(Action::Done, Action::After)),
+                    Err(error) => Err(error.into()),
+                },
+                Err(error) => Err(error),
+            };
+            // In a dry run, the status would not be the one after the steps.
+            if cx.is_dry_run && cx.has_changes.load(Relaxed) {
+                return done;
+            }
+            let outcome = Outcome {
+                error: done.as_ref().err(),
+            };
+            let is_reported = match outcome.error {
+                Some(error) => error.reason().is_some(),
+                None => !seen.view.is_deleting(),
+            };
+            if !is_reported {
+                return done;
+            }
+            let Some(status) = self.status(&View(cx), &now, &outcome) else {
+                if let Some(error) = outcome.error.filter(|it| it.retry() == Retry::OnChange) {
+                    cx.log_once(error, "waiting for a change");
+                }
+                return done;
+            };
+            let synced = || Event::normal("Synced", format!("{} synced", Self::Primary::KIND.kind));
+            let event = outcome.error.map_or_else(synced, Event::failed);
+            cx.primary.report(cx, &now, &status, event).await?;
+            done
+        }
+    }
 
     /// Returns whether [`reconcile`](Self::reconcile) would find nothing to do. Called at each resync, and by a new leader for
     /// all objects. `true` holds until the object or one of its [references](crate::Cached::references) has another version.
     ///
-    /// By default, this is a dry run of `reconcile`. It ends at the first action: with this `cx`, nothing is written, and no
-    /// event or log line is produced. An override must be fast and send no request.
+    /// By default, this is a dry run of `reconcile`, with the same plan and status. With this `cx`, a write or a live read ends
+    /// its step, and no event or log line is produced. An override must be fast and send no request.
     fn is_up_to_date(
         &self,
         cx: &Context<'_, Self::Primary>,
@@ -90,6 +151,23 @@ pub trait Reconciler: Send + Sync + 'static {
     }
 }
 
+/// Result of a plan that was carried out, or failed.
+#[derive(Debug)]
+pub struct Outcome<'a, E> {
+    /// The error of the plan or of its first failed step.
+    pub error: Option<&'a E>,
+}
+
+impl<E: Failure> Outcome<'_, E> {
+    /// Returns the status, reason and message of a condition, from the error or else from `otherwise`.
+    #[must_use]
+    pub fn verdict<'a>(&self, otherwise: (bool, &'a str, String)) -> (bool, &'a str, String) {
+        self.error.map_or(otherwise, |error| {
+            (false, error.reason().unwrap_or("Error"), error.to_string())
+        })
+    }
+}
+
 /// Result of a reconcile that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -106,141 +184,6 @@ pub enum Action {
     /// The delay is lost at the end of the term. The new leader reconciles the object unless [`Reconciler::is_up_to_date`]
     /// returns `true`. By default, it returns `false` for this result.
     After(Duration),
-}
-
-/// Context of one reconcile: its object, its queue, its log and its events. It contains no client: objects are written only
-/// through a [`Writer`](crate::Writer).
-///
-/// ```compile_fail,E0616
-/// fn write<P: operator_runtime::Primary>(cx: &operator_runtime::Context<'_, P>) {
-///     let _ = cx.client;
-/// }
-/// ```
-///
-/// ```compile_fail,E0616
-/// fn write<P: operator_runtime::Primary>(writer: &operator_runtime::Writer<P>) {
-///     let _ = &writer.shared;
-/// }
-/// ```
-pub struct Context<'a, P> {
-    pub(crate) key: &'a Key,
-    pub(crate) seen: &'a Snapshot<P>,
-    pub(crate) host: &'a Host,
-    pub(crate) recorder: &'a Recorder,
-    pub(crate) log: &'a LogLimiter,
-    pub(crate) attempt: &'a dyn Attempt,
-    /// Fingerprint of the referenced objects; see [`Informers::inputs`](crate::controller::informers::Informers::inputs).
-    pub(crate) inputs: u64,
-    /// Whether this is a dry run.
-    pub(crate) is_dry_run: bool,
-    /// Whether the reconcile has reached an action.
-    pub(crate) has_changes: AtomicBool,
-}
-
-impl<P: Primary> Context<'_, P> {
-    /// Returns the object's key.
-    #[must_use]
-    pub fn key(&self) -> &Key {
-        self.key
-    }
-
-    /// Returns the current time for conditions, in whole seconds. The API server stores whole seconds, so a stored status
-    /// equals the written one.
-    #[must_use]
-    pub fn now(&self) -> Timestamp {
-        let now = self.host.now();
-        Timestamp::from_second(now.as_second()).unwrap_or(now)
-    }
-
-    /// Returns whether other objects wait in the queue that may need more than a status.
-    #[must_use]
-    pub fn has_urgent_work(&self) -> bool {
-        self.attempt.has_urgent_work()
-    }
-
-    /// Enqueues another object of the primary resource type, for a dependency that neither a reference nor a watch shows.
-    ///
-    /// Has no effect after the end of the term. The new leader reconciles every object that is not up to date.
-    pub fn enqueue(&self, key: Key) {
-        if !self.is_dry_run {
-            self.attempt.enqueue(key);
-        }
-    }
-
-    /// Records that the reconcile has reached an action.
-    pub(crate) fn has_changes(&self) {
-        self.has_changes.store(true, Relaxed);
-    }
-
-    /// Records an action, and fails in a dry run. Does not check leadership, which is up to the fence.
-    pub(crate) fn check_dry_run(&self) -> Result<(), ApiError> {
-        self.has_changes();
-        if self.is_dry_run {
-            return Err(ApiError::NotLeading);
-        }
-        Ok(())
-    }
-
-    /// Queues an event about the object.
-    pub fn event(&self, event: Event) {
-        if self.is_dry_run {
-            return;
-        }
-        self.recorder.send(self.key, self.seen.view.uid(), event);
-    }
-
-    /// Logs an error that is not retried, at debug level if many similar ones were logged within a short time.
-    pub fn log_once(&self, error: &impl Failure, then: &str) {
-        if self.is_dry_run {
-            return;
-        }
-        let object = self.key;
-        if self.log.should_log(error) {
-            warn!(%object, reason = error.reason(), "{error}; {then}");
-        } else {
-            debug!(%object, reason = error.reason(), "{error}; {then}");
-        }
-    }
-
-    /// Returns the owner of a write: the object's UID and generation. Referenced objects are not part of the owner. If a
-    /// referenced object changes the desired write, the new write is not a correction.
-    pub(crate) fn wanted_by(&self) -> Requester<'_> {
-        Requester::of(&*self.seen.view)
-    }
-}
-
-/// Queue and term of one reconcile.
-pub(crate) trait Attempt: Sync {
-    /// Returns whether other objects wait in the queue that may need more than a status.
-    fn has_urgent_work(&self) -> bool;
-
-    /// Returns whether this replica still leads.
-    fn leads(&self) -> bool;
-
-    /// Records that a request of the object's reconcile has ended, so the reconcile has not stalled.
-    fn heartbeat(&self, key: &Key);
-
-    /// Enqueues an object of the primary resource type.
-    fn enqueue(&self, key: Key);
-}
-
-/// Attempt without a queue, of a leader or a standby.
-pub(crate) struct Detached {
-    pub leads: bool,
-}
-
-impl Attempt for Detached {
-    fn has_urgent_work(&self) -> bool {
-        false
-    }
-
-    fn leads(&self) -> bool {
-        self.leads
-    }
-
-    fn heartbeat(&self, _: &Key) {}
-
-    fn enqueue(&self, _: Key) {}
 }
 
 /// Copy of a reconcile's error. The copy calls each method of the error only once, because the method may panic.

@@ -25,8 +25,9 @@ use crate::{
     cache::store::Snapshot,
     controller::builder::ControllerBuilder,
     reconcile::{
+        context::Context,
         error::ApiError,
-        reconciler::{Action, Context, Reconciler},
+        reconciler::{Action, Reconciler},
         writer::Writer,
     },
 };

@@ -6,6 +6,7 @@ pub(crate) mod fixtures;
 
 use std::{sync::Arc, time::Duration};
 
+use futures::FutureExt as _;
 use kube::Client;
 use parking_lot::Mutex;
 use tokio::sync::watch as channel;
@@ -26,7 +27,10 @@ use crate::{
         object_reconciler::ObjectReconciler,
         single::Common,
     },
-    reconcile::reconciler::{Action, Attempt, Context, Reconciler},
+    reconcile::{
+        context::{Attempt, Context, Step},
+        reconciler::{Action, Reconciler},
+    },
     telemetry::{
         events::{Recorder, event::EventSource},
         metrics::Metrics,
@@ -111,6 +115,27 @@ impl<R: Reconciler> Harness<R> {
     /// The errors of the reconciler.
     pub async fn reconcile(&self, key: &Key) -> Result<Action, R::Error> {
         self.work.reconcile(key, &self.enqueued).await
+    }
+
+    /// Returns the requests that [`reconcile`](Self::reconcile) would send for the steps of its plan, without an answer to any of
+    /// them. If there are none, returns that for the status. An error after the first step is not returned.
+    ///
+    /// # Errors
+    /// The errors of the reconciler.
+    pub fn plan(&self, key: &Key) -> Result<Vec<Step>, R::Error> {
+        let Some(seen) = self.work.primary.store().get(key) else {
+            return Ok(Vec::new());
+        };
+        let cx = Context {
+            is_dry_run: true,
+            ..self.context(key, &seen)
+        };
+        let done = self.reconciler().reconcile(&cx, &seen).now_or_never();
+        let steps = std::mem::take(&mut *cx.steps.lock());
+        match done {
+            Some(Err(error)) if steps.is_empty() => Err(error),
+            _ => Ok(steps),
+        }
     }
 
     /// Returns the keys that were [enqueued](Context::enqueue) since the last call.

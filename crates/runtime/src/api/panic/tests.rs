@@ -40,8 +40,9 @@ use crate::{
     config::{app::tests::APP, environment::Host, settings::Config},
     controller::{Controllers, builder::Builder},
     reconcile::{
+        context::Context,
         error::ApiError,
-        reconciler::{Action, Context, Reconciler},
+        reconciler::{Action, Reconciler},
         writer::Writer,
     },
     telemetry::{

@@ -8,6 +8,7 @@ use crate::{
     api::{
         kind::Kind,
         plain::{Custom, Spec},
+        reported::{Reported, Status},
     },
     controller::builder::Builder,
 };
@@ -15,7 +16,8 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Said {
-    observed_generation: Option<i64>,
+    #[serde(flatten)]
+    common: Status,
     checks: u32,
 }
 
@@ -27,17 +29,20 @@ struct Job {}
 
 impl Spec for Order {
     const KIND: Kind = Kind::custom("example.com", "v1", "Order", "orders");
-    type Status = Said;
-    fn observed_generation(status: &Said) -> Option<i64> {
-        status.observed_generation
-    }
+    type Status = Status;
 }
 
 impl Spec for Job {
     const KIND: Kind = Kind::custom("example.com", "v1", "Job", "jobs");
     type Status = Said;
-    fn observed_generation(status: &Said) -> Option<i64> {
-        status.observed_generation
+}
+
+impl Reported for Said {
+    fn common(&self) -> &Status {
+        &self.common
+    }
+    fn common_mut(&mut self) -> &mut Status {
+        &mut self.common
     }
 }
 
@@ -66,10 +71,9 @@ impl Reconciler for Jobs {
         cx: &Context<'_, Custom<Job>>,
         seen: &Snapshot<Custom<Job>>,
     ) -> Result<Action, ApiError> {
-        let status = Said {
-            observed_generation: Some(seen.generation),
-            checks: seen.status.checks + 1,
-        };
+        let mut status = seen.status.clone();
+        status.common.observed_generation = Some(seen.generation);
+        status.checks += 1;
         self.0.update_status(cx, seen, &status).await?;
         Ok(Action::After(Duration::from_mins(1)))
     }

@@ -12,7 +12,11 @@ use crate::{
         object::{Finalizable, Primary},
     },
     cache::store::Snapshot,
-    reconcile::{error::ApiError, reconciler::Context, writer::disputes::Desired},
+    reconcile::{
+        context::{Context, Step},
+        error::ApiError,
+        writer::disputes::Desired,
+    },
 };
 
 /// A finalizer of this controller. An object with it stays visible while it is terminating.
@@ -23,9 +27,22 @@ pub struct Finalizer<P> {
     primary: Arc<Writer<P>>,
 }
 
+impl<P> Clone for Finalizer<P> {
+    fn clone(&self) -> Self {
+        Self {
+            name: self.name,
+            primary: Arc::clone(&self.primary),
+        }
+    }
+}
+
 impl<P: Finalizable> Finalizer<P> {
     pub(crate) fn new(name: &'static str, primary: Arc<Writer<P>>) -> Self {
         Self { name, primary }
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
     }
 
     /// Returns whether the object has the finalizer.
@@ -140,11 +157,11 @@ impl<P: Primary> Writer<P> {
         (name, is_set): (&str, bool),
         finalizers: &[&str],
     ) -> Result<Snapshot<P>, ApiError> {
-        cx.check_dry_run()?;
         let key = cx.key();
         let version = self.store.newest(key, seen);
         // The finalizers of other controllers are not part of the desired state.
         let asked = json!({ "metadata": { "finalizers": { name: is_set } } });
+        cx.check_dry_run(|| Step::of::<P>("patch", key, asked.clone()))?;
         let asked = Desired::Fields(&asked);
         let wait = self.history.delay(key, cx.wanted_by(), asked, version);
         wait_and_tell(cx, wait, || format!("the finalizers {finalizers:?}"))?;

@@ -39,8 +39,8 @@ use crate::{
     },
     client::{context::ClientContext, fence},
     reconcile::{
+        context::{Context, Step},
         error::ApiError,
-        reconciler::Context,
         writer::{
             disputes::{Desired, Wait, fields},
             history::{ABSENT, WriteHistory},
@@ -87,6 +87,18 @@ pub struct Patched<V> {
     /// The changes without effect, although the API server accepted the patch: an admission policy or a webhook overrides them.
     /// The patch is not sent again until the object changes or is relisted.
     pub overruled: Option<Value>,
+}
+
+impl<V> Clone for Writer<V> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+            refusals: Arc::clone(&self.refusals),
+            store: Arc::clone(&self.store),
+            history: Arc::clone(&self.history),
+            number: self.number,
+        }
+    }
 }
 
 impl<V: Cached> Writer<V> {
@@ -169,7 +181,13 @@ impl<V: Cached> Writer<V> {
             let words = format!("refusing to create {key} outside the namespace of its owner");
             return Err(ApiError::Rejected(words));
         }
-        cx.check_dry_run()?;
+        cx.check_dry_run(|| {
+            Step::of::<V>(
+                "create",
+                key,
+                serde_json::to_value(body).unwrap_or_default(),
+            )
+        })?;
         let asked = Desired::Present(cx.inputs);
         self.may_write(cx, key, asked, ABSENT, || "creation".to_owned())?;
         let expectation = self.store.begin_write(key);
@@ -214,7 +232,7 @@ impl<V: Cached> Writer<V> {
             });
         }
         Self::check_owner(cx, key, seen)?;
-        cx.check_dry_run()?;
+        cx.check_dry_run(|| Step::of::<V>("patch", key, asked.clone()))?;
         self.may_patch(cx, key, seen, asked)?;
         let mut patch = asked.clone();
         patch["metadata"]["uid"] = seen.view.uid().into();
@@ -322,7 +340,7 @@ impl<V: Cached> Writer<V> {
         if self.is_deletion_pending(key, seen) {
             return Ok(());
         }
-        cx.check_dry_run()?;
+        cx.check_dry_run(|| Step::of::<V>("delete", key, Value::Null))?;
         let asked = Desired::Absent(cx.inputs);
         self.may_write(cx, key, asked, seen.version, || "deletion".to_owned())?;
         let preconditions = Preconditions {
@@ -366,7 +384,7 @@ impl<V: Cached> Writer<V> {
         cx: &Context<'_, P>,
         key: &Key,
     ) -> Result<Option<Snapshot<V>>, ApiError> {
-        cx.check_dry_run()?;
+        cx.check_dry_run(|| Step::of::<V>("get", key, Value::Null))?;
         let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
         let api = self.api(key);
         let answer = timeout(LOOK_UP_TIMEOUT, api.list(&this_one)).await;
@@ -436,7 +454,9 @@ impl<V: Cached> Writer<V> {
                 | ApiError::Foreign(..)
                 | ApiError::Overruled(..)
                 | ApiError::Contested(..)
-                | ApiError::TimedOut(_),
+                | ApiError::TimedOut(_)
+                | ApiError::InvalidSpec(_)
+                | ApiError::Waiting(_),
             ) => {}
         }
         if let Err(ApiError::Rejected(_) | ApiError::Denied(..)) = &answer {

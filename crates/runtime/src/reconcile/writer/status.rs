@@ -1,5 +1,6 @@
 //! Writes of the reconciled object's status, and live reads of the object.
 
+use futures::{FutureExt as _, future::BoxFuture};
 use kube::core::{Status, response::StatusDetails};
 use serde_json::json;
 
@@ -11,7 +12,11 @@ use crate::{
         status::is_denied,
     },
     cache::store::{Freshness, ListEpoch, Snapshot},
-    reconcile::{error::ApiError, reconciler::Context, writer::disputes::Wait},
+    reconcile::{
+        context::{Context, PrimaryWriter, Step},
+        error::ApiError,
+        writer::disputes::Wait,
+    },
     telemetry::events::event::Event,
 };
 
@@ -61,7 +66,8 @@ impl<P: Primary> Writer<P> {
         seen: &Snapshot<P>,
         status: &P::Status,
     ) -> Result<(), ApiError> {
-        cx.check_dry_run()?;
+        let step = || Step::of::<P>("update", cx.key(), json!({ "status": status }));
+        cx.check_dry_run(step)?;
         let found = seen.view.status();
         let wait = (self.history).status_delay(cx.key(), cx.wanted_by(), status, found);
         wait_and_tell(cx, wait, || "changes of status".to_owned())
@@ -216,6 +222,22 @@ impl<P: Primary> Writer<P> {
         let of = (seen.view.uid(), seen.version);
         self.store.note(key, of, standing, asked);
         current.ok_or(ApiError::Conflict)
+    }
+}
+
+impl<P: Primary> PrimaryWriter<P> for Writer<P> {
+    fn verify_current<'a>(&'a self, cx: &'a Context<'_, P>) -> BoxFuture<'a, Result<(), ApiError>> {
+        self.verify_current(cx, cx.seen).boxed()
+    }
+
+    fn report<'a>(
+        &'a self,
+        cx: &'a Context<'_, P>,
+        seen: &'a Snapshot<P>,
+        status: &'a P::Status,
+        event: Event,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        self.report(cx, seen, status, event).boxed()
     }
 }
 

@@ -27,11 +27,13 @@ use crate::{
         kind::Kind,
         plain::{Custom, Dependent, Fields, Spec},
         reference::References,
+        reported::{Reported, Status},
     },
     config::{app::tests::APP, environment::Host},
     controller::builder::ControllerBuilder,
     reconcile::{
-        reconciler::{Action, Detached, Reconciler},
+        context::Detached,
+        reconciler::{Action, Reconciler},
         writer::{disputes::AT_ONCE, finalizer::Finalizer},
     },
     telemetry::{
@@ -49,20 +51,11 @@ struct Wish {
     text: String,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Said {
-    observed_generation: Option<i64>,
-}
-
 impl Spec for Wish {
     const KIND: Kind = Kind::custom("example.com", "v1", "Wish", "wishes");
-    type Status = Said;
+    type Status = Status;
     fn references(&self, to: &mut References<'_>) {
         to.sibling::<Dependent<Data>>(to.key().name());
-    }
-    fn observed_generation(status: &Said) -> Option<i64> {
-        status.observed_generation
     }
 }
 
@@ -122,8 +115,9 @@ impl Reconciler for Granter {
         let text = &seen.view.spec.as_ref().unwrap().text;
         let new = json!({ "data": { "text": text } });
         self.maps.ensure(cx, cx.key(), new, plan(text)).await?;
-        let status = Said {
+        let status = Status {
             observed_generation: Some(seen.view.generation),
+            ..Status::default()
         };
         let event = Event::normal("Reported", "reported");
         self.wishes.report(cx, &seen, &status, event).await?;
@@ -476,8 +470,9 @@ impl Verb {
             }
             Self::Delete => maps.delete(cx, key, &actual()).await,
             Self::Report => {
-                let status = Said {
+                let status = Status {
                     observed_generation: Some(seen.view.generation),
+                    ..Status::default()
                 };
                 let event = Event::normal("Reported", "reported");
                 wishes.report(cx, seen, &status, event).await
@@ -576,8 +571,9 @@ async fn writes_without_reverts_are_not_postponed() {
     let seen = wishes.store().get(&key).unwrap();
     let cx = harness.context(&key, &seen);
     for number in 0..1000 {
-        let status = Said {
+        let status = Status {
             observed_generation: Some(number),
+            ..Status::default()
         };
         let now = wishes.store().get(&key).unwrap();
         wishes.update_status(&cx, &now, &status).await.unwrap();
@@ -712,8 +708,9 @@ async fn a_rejected_write_is_retried_only_after_relevant_changes() {
             let wish = told(wish(&["example.com/ours"], 1));
             !wishes.store().apply(0, object(&wish)).unwrap().is_touch
         };
-        let said = Said {
+        let said = Status {
             observed_generation: Some(2),
+            ..Status::default()
         };
         wishes.update_status(&cx, &seen, &said).await.unwrap_err();
         assert_eq!(wakes_wish(), wakes, "status: {code}");
@@ -769,8 +766,9 @@ async fn i14_a_rejected_status_is_announced_by_a_warning_event() {
             recorder: &recorder,
             ..harness.context(&key, &seen)
         };
-        let status = Said {
+        let status = Status {
             observed_generation: Some(1),
+            ..Status::default()
         };
         let reported = wishes.report(&cx, &seen, &status, event).await;
         assert!(
@@ -837,8 +835,9 @@ async fn a_dry_run_suppresses_no_status() {
     let harness = harness(&Server::default(), &wish(&[], 1), None);
     let Granter { wishes, .. } = harness.reconciler();
     let (key, seen) = (key(), wishes.store().get(&key()).unwrap());
-    let status = Said {
+    let status = Status {
         observed_generation: Some(2),
+        ..Status::default()
     };
     for (is_dry_run, needs_status_update) in [(true, true), (false, false)] {
         let cx = Context {
@@ -889,7 +888,8 @@ async fn i6_a_status_that_is_pruned_is_written_once() {
     #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
     #[serde(rename_all = "camelCase", default)]
     struct Timed {
-        observed_generation: Option<i64>,
+        #[serde(flatten)]
+        common: Status,
         last_transition_time: Option<String>,
         words: Option<String>,
     }
@@ -898,8 +898,13 @@ async fn i6_a_status_that_is_pruned_is_written_once() {
     impl Spec for Timer {
         const KIND: Kind = Kind::custom("example.com", "v1", "Timer", "timers");
         type Status = Timed;
-        fn observed_generation(status: &Timed) -> Option<i64> {
-            status.observed_generation
+    }
+    impl Reported for Timed {
+        fn common(&self) -> &Status {
+            &self.common
+        }
+        fn common_mut(&mut self) -> &mut Status {
+            &mut self.common
         }
     }
     struct Reporter(Arc<Writer<Custom<Timer>>>, Timed);
@@ -917,7 +922,10 @@ async fn i6_a_status_that_is_pruned_is_written_once() {
         }
     }
     let timed = |time: Option<&str>, words: Option<&str>| Timed {
-        observed_generation: Some(2),
+        common: Status {
+            observed_generation: Some(2),
+            ..Status::default()
+        },
         last_transition_time: time.map(str::to_owned),
         words: words.map(str::to_owned),
     };

@@ -1,0 +1,218 @@
+//! The context of one reconcile.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use futures::future::BoxFuture;
+use k8s_openapi::jiff::Timestamp;
+use parking_lot::Mutex;
+use serde_json::Value;
+use tracing::{debug, warn};
+
+use crate::{
+    api::{
+        failure::Failure,
+        key::Key,
+        object::{Cached, Primary},
+    },
+    cache::store::Snapshot,
+    config::environment::Host,
+    reconcile::{error::ApiError, writer::disputes::Requester},
+    telemetry::{
+        events::{Recorder, event::Event},
+        log::log_once::LogLimiter,
+    },
+};
+
+/// Context of one reconcile: its object, its queue, its log and its events. It contains no client: objects are written only
+/// through a [`Writer`](crate::Writer).
+///
+/// ```compile_fail,E0616
+/// fn write<P: operator_runtime::Primary>(cx: &operator_runtime::Context<'_, P>) {
+///     let _ = cx.client;
+/// }
+/// ```
+///
+/// ```compile_fail,E0616
+/// fn write<P: operator_runtime::Primary>(writer: &operator_runtime::Writer<P>) {
+///     let _ = &writer.shared;
+/// }
+/// ```
+pub struct Context<'a, P: Primary> {
+    pub(crate) key: &'a Key,
+    pub(crate) seen: &'a Snapshot<P>,
+    pub(crate) host: &'a Host,
+    pub(crate) recorder: &'a Recorder,
+    pub(crate) log: &'a LogLimiter,
+    pub(crate) attempt: &'a dyn Attempt,
+    /// Fingerprint of the referenced objects; see [`Informers::inputs`](crate::controller::informers::Informers::inputs).
+    pub(crate) inputs: u64,
+    /// Whether this is a dry run.
+    pub(crate) is_dry_run: bool,
+    /// Writer of the object.
+    pub(crate) primary: &'a dyn PrimaryWriter<P>,
+    /// Whether the reconcile has reached an action.
+    pub(crate) has_changes: AtomicBool,
+    /// Requests that a dry run would have sent.
+    pub(crate) steps: Mutex<Vec<Step>>,
+}
+
+/// Context of a plan. Unlike a [`Context`], it can neither send an event nor enqueue an object.
+pub struct View<'a, P: Primary>(pub(crate) &'a Context<'a, P>);
+
+impl<P: Primary> View<'_, P> {
+    /// Returns the object's key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        self.0.key()
+    }
+
+    /// See [`Context::now`].
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.0.now()
+    }
+}
+
+/// A request that a dry run has not sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The verb of the request, or `outside`.
+    pub verb: &'static str,
+    /// Kind of the object.
+    pub kind: &'static str,
+    /// Key of the object.
+    pub key: Key,
+    /// The manifest or the patch, without preconditions. The name of the finalizer for an action `outside`.
+    pub body: Value,
+}
+
+impl Step {
+    pub(crate) fn of<V: Cached>(verb: &'static str, key: &Key, body: Value) -> Self {
+        Self {
+            verb,
+            kind: V::KIND.kind,
+            key: key.clone(),
+            body,
+        }
+    }
+}
+
+/// The writer of the reconciled object. A trait, because [`Writer`](crate::Writer) imports this file.
+pub(crate) trait PrimaryWriter<P: Primary>: Sync {
+    fn verify_current<'a>(&'a self, cx: &'a Context<'_, P>) -> BoxFuture<'a, Result<(), ApiError>>;
+
+    fn report<'a>(
+        &'a self,
+        cx: &'a Context<'_, P>,
+        seen: &'a Snapshot<P>,
+        status: &'a P::Status,
+        event: Event,
+    ) -> BoxFuture<'a, Result<(), ApiError>>;
+}
+
+impl<P: Primary> Context<'_, P> {
+    /// Returns the object's key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        self.key
+    }
+
+    /// Returns the current time for conditions, in whole seconds. The API server stores whole seconds, so a stored status
+    /// equals the written one.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        let now = self.host.now();
+        Timestamp::from_second(now.as_second()).unwrap_or(now)
+    }
+
+    /// Returns whether other objects wait in the queue that may need more than a status.
+    #[must_use]
+    pub fn has_urgent_work(&self) -> bool {
+        self.attempt.has_urgent_work()
+    }
+
+    /// Enqueues another object of the primary resource type, for a dependency that neither a reference nor a watch shows.
+    ///
+    /// Has no effect after the end of the term. The new leader reconciles every object that is not up to date.
+    pub fn enqueue(&self, key: Key) {
+        if !self.is_dry_run {
+            self.attempt.enqueue(key);
+        }
+    }
+
+    /// Records that the reconcile has reached an action.
+    pub(crate) fn has_changes(&self) {
+        self.has_changes.store(true, Relaxed);
+    }
+
+    /// Records an action. In a dry run, also records its `step`, and fails. Does not check leadership, which is up to the fence.
+    pub(crate) fn check_dry_run(&self, step: impl FnOnce() -> Step) -> Result<(), ApiError> {
+        self.has_changes();
+        if self.is_dry_run {
+            self.steps.lock().push(step());
+            return Err(ApiError::NotLeading);
+        }
+        Ok(())
+    }
+
+    /// Queues an event about the object.
+    pub fn event(&self, event: Event) {
+        if self.is_dry_run {
+            return;
+        }
+        self.recorder.send(self.key, self.seen.view.uid(), event);
+    }
+
+    /// Logs an error that is not retried, at debug level if many similar ones were logged within a short time.
+    pub fn log_once(&self, error: &impl Failure, then: &str) {
+        if self.is_dry_run {
+            return;
+        }
+        let object = self.key;
+        if self.log.should_log(error) {
+            warn!(%object, reason = error.reason(), "{error}; {then}");
+        } else {
+            debug!(%object, reason = error.reason(), "{error}; {then}");
+        }
+    }
+
+    /// Returns the owner of a write: the object's UID and generation. Referenced objects are not part of the owner. If a
+    /// referenced object changes the desired write, the new write is not a correction.
+    pub(crate) fn wanted_by(&self) -> Requester<'_> {
+        Requester::of(&*self.seen.view)
+    }
+}
+
+/// Queue and term of one reconcile.
+pub(crate) trait Attempt: Sync {
+    /// Returns whether other objects wait in the queue that may need more than a status.
+    fn has_urgent_work(&self) -> bool;
+
+    /// Returns whether this replica still leads.
+    fn leads(&self) -> bool;
+
+    /// Records that a request of the object's reconcile has ended, so the reconcile has not stalled.
+    fn heartbeat(&self, key: &Key);
+
+    /// Enqueues an object of the primary resource type.
+    fn enqueue(&self, key: Key);
+}
+
+/// Attempt without a queue, of a leader or a standby.
+pub(crate) struct Detached {
+    pub leads: bool,
+}
+
+impl Attempt for Detached {
+    fn has_urgent_work(&self) -> bool {
+        false
+    }
+
+    fn leads(&self) -> bool {
+        self.leads
+    }
+
+    fn heartbeat(&self, _: &Key) {}
+
+    fn enqueue(&self, _: Key) {}
+}

@@ -1,0 +1,418 @@
+//! The steps that bring an object to its desired state.
+
+#[cfg(test)]
+mod tests;
+
+use std::{fmt::Display, time::Duration};
+
+use futures::{FutureExt as _, future::BoxFuture};
+use serde_json::Value;
+
+use crate::{
+    api::{
+        applied::Applied,
+        difference::{Comparison, without_nulls},
+        key::Key,
+        kind::Kind,
+        object::{Finalizable, Primary, kind_of},
+    },
+    cache::store::Snapshot,
+    reconcile::{
+        context::{Context, Step},
+        error::ApiError,
+        writer::{Writer, finalizer::Finalizer},
+    },
+};
+
+/// The steps of one reconcile, which a [`Reconciler`](crate::Reconciler) returns.
+///
+/// A step whose result exists already sends no request. The others run in their order up to the first error. A
+/// [finalizer](Self::finalizer) is set before all steps and cleared after them.
+#[must_use = "only the returned plan is carried out"]
+pub struct Plan<P> {
+    finalizers: Vec<(Box<dyn AnyFinalizer<P>>, bool)>,
+    work: Vec<Work<P>>,
+    again: Option<Duration>,
+}
+
+enum Work<P> {
+    Apply(Box<dyn AnyWriter<P>>, Apply),
+    Delete(Box<dyn AnyWriter<P>>, Key),
+    Prune(Box<dyn AnyWriter<P>>),
+    Outside(Box<dyn AnyFinalizer<P>>, Outside),
+}
+
+type Outside = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
+
+/// An object to create or to change, with modifiers.
+pub struct Apply {
+    key: Key,
+    /// `null` if it cannot be serialized.
+    desired: Value,
+    initially: Value,
+    stamp: Value,
+    comparison: Comparison,
+    is_verified: bool,
+    is_only_created: bool,
+}
+
+impl<P> Default for Plan<P> {
+    fn default() -> Self {
+        Self {
+            finalizers: Vec::new(),
+            work: Vec::new(),
+            again: None,
+        }
+    }
+}
+
+impl<P: Primary> Plan<P> {
+    /// Returns a plan without steps.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Creates the object `key` with the `desired` fields, or changes the fields that differ.
+    ///
+    /// | in the store | request |
+    /// |---|---|
+    /// | missing | a create, with an owner reference to the reconciled object |
+    /// | the [`Comparison`] with `desired` finds a difference | a patch with the UID and resourceVersion of the object |
+    /// | no difference | none |
+    /// | controlled by another object, or by none | none: [`ApiError::Foreign`] |
+    ///
+    /// If the object differs even after the change, the error is [`ApiError::Overruled`]. The change is not sent again until the
+    /// object changes or is relisted. [`Writer`] documents the other errors.
+    ///
+    /// A null in `desired` means that the field must be missing.
+    pub fn apply<V: Applied>(
+        &mut self,
+        writer: &Writer<V>,
+        key: &Key,
+        desired: &V::Desired,
+    ) -> &mut Apply {
+        self.work.push(Work::Apply(
+            Box::new(writer.clone()),
+            Apply {
+                key: key.clone(),
+                desired: V::manifest(desired).unwrap_or_default(),
+                initially: Value::Null,
+                stamp: Value::Null,
+                comparison: Comparison::of(V::KIND),
+                is_verified: false,
+                is_only_created: false,
+            },
+        ));
+        match self.work.last_mut() {
+            Some(Work::Apply(_, apply)) => apply,
+            _ => unreachable!("it was pushed"),
+        }
+    }
+
+    /// Creates the object `key` if it is missing. An existing object is not changed. For the errors, see
+    /// [`apply`](Self::apply).
+    pub fn create<V: Applied>(&mut self, writer: &Writer<V>, key: &Key, desired: &V::Desired) {
+        self.apply(writer, key, desired).is_only_created = true;
+    }
+
+    /// Deletes the object `key`, and its dependents in the background, if the reconciled object controls it.
+    ///
+    /// Before the request, a live read of the reconciled object must [confirm](Writer::verify_current) the plan. A newer spec may
+    /// want the object. The delete has the UID and resourceVersion of the object as preconditions. For the errors, see
+    /// [`Writer::delete`].
+    pub fn delete<V: Applied>(&mut self, writer: &Writer<V>, key: &Key) {
+        let writer = Box::new(writer.clone());
+        self.work.push(Work::Delete(writer, key.clone()));
+    }
+
+    /// [Deletes](Self::delete) the objects of this resource type that the reconciled object controls, and that are not part of
+    /// this plan.
+    pub fn prune<V: Applied>(&mut self, writer: &Writer<V>) {
+        self.work.push(Work::Prune(Box::new(writer.clone())));
+    }
+
+    /// Reconciles the object again after this time; see [`Action`](crate::Action). The shortest of several times applies.
+    pub fn again_after(&mut self, time: Duration) {
+        self.again = Some(self.again.map_or(time, |again| again.min(time)));
+    }
+
+    /// Returns whether the plan creates or keeps the object.
+    fn has(&self, kind: &Kind, key: &Key) -> bool {
+        self.work.iter().any(|work| {
+            matches!(work, Work::Apply(writer, apply) if writer.kind() == kind && apply.key == *key)
+        })
+    }
+
+    /// Carries out the steps. `seen` becomes the object with its new finalizers.
+    ///
+    /// In a dry run, a step is recorded where it would send its first request, and the next one follows.
+    pub(crate) async fn carry_out(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &mut Snapshot<P>,
+    ) -> Result<(), ApiError> {
+        let is_deleting = seen.view.is_deleting();
+        for (finalizer, is_wanted) in &self.finalizers {
+            // The API server rejects a new finalizer of a terminating object.
+            if *is_wanted && !is_deleting {
+                let set = finalizer.set(cx, seen).await.map(|now| *seen = now);
+                or_recorded(cx, set)?;
+            }
+        }
+        for work in &self.work {
+            let done = match work {
+                Work::Apply(writer, apply) => writer.apply(cx, apply).await,
+                Work::Delete(writer, key) => writer.delete(cx, key).await,
+                Work::Prune(writer) => {
+                    for key in writer.controlled_by(cx.key()) {
+                        if !self.has(writer.kind(), &key) {
+                            or_recorded(cx, writer.delete(cx, &key).await)?;
+                        }
+                    }
+                    Ok(())
+                }
+                Work::Outside(finalizer, act) => finalizer.outside(cx, seen, act).await,
+            };
+            or_recorded(cx, done)?;
+        }
+        for (finalizer, is_wanted) in &self.finalizers {
+            if !is_wanted {
+                or_recorded(cx, finalizer.clear(cx, seen).await)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn again(&self) -> Option<Duration> {
+        self.again
+    }
+}
+
+impl<P: Finalizable> Plan<P> {
+    /// Sets the finalizer before all steps, or clears it after them. It is not set if the object is terminating.
+    ///
+    /// Both are patches with the UID and resourceVersion of the object. For the errors, see [`Finalizer::set`].
+    pub fn finalizer(&mut self, finalizer: &Finalizer<P>, is_wanted: bool) {
+        self.finalizers
+            .push((Box::new(finalizer.clone()), is_wanted));
+    }
+
+    /// Runs `act` outside the cluster, after the checks of [`Finalizer::outside`]. It runs in each reconcile, so add it only if it
+    /// is needed. If the object is terminating without the finalizer, the action is skipped: it has been undone, or it
+    /// never ran.
+    pub fn outside<E: Display>(
+        &mut self,
+        finalizer: &Finalizer<P>,
+        act: impl Fn() -> Result<(), E> + Send + Sync + 'static,
+    ) {
+        let act = Box::new(move || act().map_err(|error| error.to_string()));
+        let finalizer = Box::new(finalizer.clone());
+        self.work.push(Work::Outside(finalizer, act));
+    }
+}
+
+impl Apply {
+    /// Adds fields for a create. They are not compared later, so other clients may change them.
+    pub fn initially(&mut self, fields: Value) -> &mut Self {
+        self.initially = fields;
+        self
+    }
+
+    /// Adds fields that are sent with a create or a change. They alone are no reason for a change.
+    pub fn stamp(&mut self, fields: Value) -> &mut Self {
+        self.stamp = fields;
+        self
+    }
+
+    /// See [`Comparison::exactly`].
+    pub fn exactly(&mut self, path: &'static str) -> &mut Self {
+        self.comparison = self.comparison.clone().exactly(path);
+        self
+    }
+
+    /// See [`Comparison::absent`].
+    pub fn absent(&mut self, path: &'static str) -> &mut Self {
+        self.comparison = self.comparison.clone().absent(path);
+        self
+    }
+
+    /// Changes the object only after a live read of the reconciled object has [confirmed](Writer::verify_current) the plan. Use
+    /// it if the object shows that this plan may be outdated.
+    pub fn verified(&mut self) -> &mut Self {
+        self.is_verified = true;
+        self
+    }
+
+    /// Returns the object to create.
+    fn manifest(&self) -> Value {
+        let mut manifest = self.initially.clone();
+        merge(&mut manifest, &self.desired);
+        merge(&mut manifest, &self.stamp);
+        without_nulls(&manifest)
+    }
+
+    /// Returns the change of the object, if one is needed.
+    fn patch(&self, actual: &Value) -> Option<Value> {
+        if self.is_only_created {
+            return None;
+        }
+        let patch = self.comparison.patch(&self.desired, actual)?;
+        if self.stamp.is_null() {
+            return Some(patch);
+        }
+        let mut stamped = self.desired.clone();
+        merge(&mut stamped, &self.stamp);
+        self.comparison.patch(&stamped, actual)
+    }
+}
+
+/// Adds the members of `more` to `value` at each level, and replaces other values.
+fn merge(value: &mut Value, more: &Value) {
+    match (value, more) {
+        (_, Value::Null) => {}
+        (Value::Object(value), Value::Object(more)) => {
+            for (name, more) in more {
+                merge(value.entry(name).or_insert(Value::Null), more);
+            }
+        }
+        (value, more) => more.clone_into(value),
+    }
+}
+
+/// Lets a dry run continue after a recorded step.
+fn or_recorded<P: Primary>(
+    cx: &Context<'_, P>,
+    done: Result<(), ApiError>,
+) -> Result<(), ApiError> {
+    match done {
+        Err(ApiError::NotLeading) if cx.is_dry_run => Ok(()),
+        done => done,
+    }
+}
+
+/// A writer of any resource type.
+trait AnyWriter<P: Primary>: Send + Sync {
+    fn kind(&self) -> &'static Kind;
+    fn controlled_by(&self, owner: &Key) -> Vec<Key>;
+    fn apply<'a>(
+        &'a self,
+        cx: &'a Context<'_, P>,
+        apply: &'a Apply,
+    ) -> BoxFuture<'a, Result<(), ApiError>>;
+    fn delete<'a>(
+        &'a self,
+        cx: &'a Context<'_, P>,
+        key: &'a Key,
+    ) -> BoxFuture<'a, Result<(), ApiError>>;
+}
+
+impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
+    fn kind(&self) -> &'static Kind {
+        kind_of::<V>()
+    }
+
+    fn controlled_by(&self, owner: &Key) -> Vec<Key> {
+        self.store().controlled_by::<P>(owner)
+    }
+
+    fn apply<'a>(
+        &'a self,
+        cx: &'a Context<'_, P>,
+        apply: &'a Apply,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        let plan = |actual: &V| apply.patch(&actual.actual());
+        async move {
+            let key = &apply.key;
+            if apply.desired.is_null() {
+                let words = format!("the desired {} {key} cannot be serialized", V::KIND.kind);
+                return Err(ApiError::Rejected(words));
+            }
+            if apply.is_verified
+                && !cx.is_dry_run
+                && let Some(actual) = self.store().get(key)
+                && actual.is_controlled_by(&**cx.seen)
+                && let Some(patch) = plan(&actual)
+                && self.is_needed(key, &actual, &patch)
+            {
+                self.may_patch(cx, key, &actual, &patch)?;
+                cx.primary.verify_current(cx).await?;
+            }
+            self.ensure(cx, key, apply.manifest(), plan).await.map(drop)
+        }
+        .boxed()
+    }
+
+    fn delete<'a>(
+        &'a self,
+        cx: &'a Context<'_, P>,
+        key: &'a Key,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        async move {
+            let actual = self.store().get(key);
+            let actual = actual.filter(|actual| actual.is_controlled_by(&**cx.seen));
+            let Some(actual) = actual.filter(|actual| !self.is_deletion_pending(key, actual))
+            else {
+                return Ok(());
+            };
+            if !cx.is_dry_run {
+                cx.primary.verify_current(cx).await?;
+            }
+            self.delete(cx, key, &actual).await
+        }
+        .boxed()
+    }
+}
+
+/// A finalizer of a [`Primary`], which need not be [`Finalizable`].
+trait AnyFinalizer<P: Primary>: Send + Sync {
+    fn set<'a>(
+        &'a self,
+        cx: &'a Context<'_, P>,
+        seen: &'a Snapshot<P>,
+    ) -> BoxFuture<'a, Result<Snapshot<P>, ApiError>>;
+    fn clear<'a>(
+        &'a self,
+        cx: &'a Context<'_, P>,
+        seen: &'a Snapshot<P>,
+    ) -> BoxFuture<'a, Result<(), ApiError>>;
+    fn outside<'a>(
+        &'a self,
+        cx: &'a Context<'_, P>,
+        seen: &'a Snapshot<P>,
+        act: &'a Outside,
+    ) -> BoxFuture<'a, Result<(), ApiError>>;
+}
+
+impl<P: Finalizable> AnyFinalizer<P> for Finalizer<P> {
+    fn set<'a>(
+        &'a self,
+        cx: &'a Context<'_, P>,
+        seen: &'a Snapshot<P>,
+    ) -> BoxFuture<'a, Result<Snapshot<P>, ApiError>> {
+        self.set(cx, seen).boxed()
+    }
+
+    fn clear<'a>(
+        &'a self,
+        cx: &'a Context<'_, P>,
+        seen: &'a Snapshot<P>,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        self.clear(cx, seen).boxed()
+    }
+
+    fn outside<'a>(
+        &'a self,
+        cx: &'a Context<'_, P>,
+        seen: &'a Snapshot<P>,
+        act: &'a Outside,
+    ) -> BoxFuture<'a, Result<(), ApiError>> {
+        async move {
+            if seen.view.is_deleting() && !self.is_set(seen) {
+                return Ok(());
+            }
+            cx.check_dry_run(|| Step::of::<P>("outside", cx.key(), self.name().into()))?;
+            self.outside(cx, act).await
+        }
+        .boxed()
+    }
+}
