@@ -7,6 +7,7 @@ mod health;
 mod kubeconfig;
 mod lifecycle;
 mod metrics;
+mod migrate;
 mod state;
 mod stderr;
 mod telemetry;

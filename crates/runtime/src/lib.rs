@@ -216,6 +216,7 @@ pub mod testing;
 
 pub use api::{
     applied::Applied,
+    crd,
     difference::Comparison,
     failure::{Failure, Retry, brief},
     key::Key,

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::io::{self, Write};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -14,12 +15,16 @@ use rustix::process::{Pid, kill_process};
 use serde::de::DeserializeOwned;
 use tokio::runtime::Builder as RuntimeBuilder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::{
     api::key::Key,
-    client::cluster::Cluster,
-    cmd::{doctor, run},
+    client::{
+        cluster::Cluster,
+        fence::{FenceLayer, term::Term},
+    },
+    cmd::{doctor, migrate, run},
     config::{self, app::App, build_info, environment::Host, sources::ConfigErrors},
     controller::builder::Builder,
     telemetry::{
@@ -89,6 +94,10 @@ enum Failure {
     Telemetry(#[from] telemetry::Error),
     #[error(transparent)]
     Run(#[from] run::Error),
+    #[error(transparent)]
+    Migrate(#[from] migrate::Error),
+    #[error("stopped before the migration was complete: run migrate again")]
+    Stopped,
 }
 
 impl From<doctor::Error> for Failure {
@@ -114,6 +123,7 @@ fn run<C: DeserializeOwned>(
         }
         Some(("reload", _)) => ask_to_reload()?,
         Some(("doctor", flags)) => return examine(app, &host, flags, crds(), build),
+        Some(("migrate", flags)) => rewrite(app, &host, flags, &crds())?,
         Some((_, flags)) => serve(app, &host, flags, build)?,
         None => serve(app, &host, &flags, build)?,
     }
@@ -169,6 +179,10 @@ pub fn command(app: &'static App) -> Command {
                         .help("Report why this object is not written, and check only its namespace"),
                 ),
         )
+        .subcommand(Command::new("migrate").about(
+            "Rewrite every object in the stored version of its CustomResourceDefinition, and remove the other versions from \
+             status.storedVersions",
+        ))
 }
 
 /// Sends SIGHUP to process 1 of this container, the controller. The image contains no other program that can.
@@ -213,6 +227,37 @@ fn examine<C: DeserializeOwned>(
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Runs the command `migrate`. There is no election, so its term does not end.
+fn rewrite(
+    app: &'static App,
+    host: &Host,
+    flags: &ArgMatches,
+    crds: &[CustomResourceDefinition],
+) -> Result<(), Failure> {
+    let (config, _) = config::load(app, flags, host.variables())?;
+    let runtime = RuntimeBuilder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(async {
+        let telemetry = Telemetry::start(app, host, &config)?;
+        let (metrics, stop) = (telemetry.metrics(), pin!(stop_asked()?));
+        let work = async {
+            let cluster = Cluster::find(app, host, &config).await;
+            let cluster = cluster.map_err(run::Error::from)?;
+            let fence = FenceLayer::new(watch::channel(Some(Term::unlimited())).1, &metrics);
+            let (client, ..) = cluster.fenced(&fence, &metrics);
+            Ok(migrate::migrate(&client, crds).await?)
+        };
+        let ended = tokio::select! {
+            ended = work => ended,
+            () = stop => Err(Failure::Stopped),
+        };
+        telemetry.finish(config.shutdown_timeout).await;
+        ended
+    });
+    // Does not wait for a DNS lookup in a blocking thread.
+    runtime.shutdown_background();
+    result
 }
 
 fn serve<C: DeserializeOwned>(

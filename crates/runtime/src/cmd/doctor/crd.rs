@@ -136,8 +136,12 @@ fn judge(
              or {APPLY}"
         ));
     }
-    let mut stored = items(&theirs.data["status"]["storedVersions"]).map(text);
-    let unknown = stored.find(|it| !ours.spec.versions.iter().any(|ours| ours.name == **it));
+    let stored: Vec<_> = items(&theirs.data["status"]["storedVersions"])
+        .map(text)
+        .collect();
+    let unknown = stored
+        .iter()
+        .find(|it| !ours.spec.versions.iter().any(|ours| ours.name == **it));
     let mend = unknown.map_or_else(
         || APPLY.to_owned(),
         |version| {
@@ -154,7 +158,18 @@ fn judge(
     compare("", &comparable(&ours), &comparable(theirs), &mut found);
     found.sort_by_key(|difference| difference.change);
     let Some((first, others)) = found.split_first() else {
-        return ok("established, the same as this program's");
+        let same = "established, the same as this program's";
+        let former = stored.into_iter().filter(|stored| {
+            let mut versions = items(&theirs["versions"]);
+            !versions.any(|it| it["name"] == **stored && it["storage"] == true)
+        });
+        return match &*few(former.collect::<Vec<_>>()) {
+            "" => ok(same),
+            former => warning(format!(
+                "{same}; objects may still be stored in {former}: before an upgrade that no longer serves it, run the command \
+                 migrate"
+            )),
+        };
     };
     let is_no_other = |it: &Difference| it.change == first.change || it.change == Change::Shows;
     let is_all = |change| first.change == change && others.iter().all(is_no_other);
@@ -301,7 +316,10 @@ fn difference(path: &str, ours: &Value, theirs: &Value) -> Difference {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
+    use crate::cmd::doctor::verdict::Grade;
 
     /// The changes from `ours` to `theirs`, each with its text.
     fn changes(ours: &Value, theirs: &Value) -> Vec<String> {
@@ -311,6 +329,46 @@ mod tests {
         found
             .map(|it| format!("{:?}: {}", it.change, it.text))
             .collect()
+    }
+
+    /// The versions in `storedVersions`, and the grade and the end of the text.
+    #[test]
+    fn a_former_stored_version_is_a_warning() {
+        let version = |name: &str| json!({ "name": name, "served": true, "storage": name == "v1" });
+        let spec = json!({
+            "group": "example.com",
+            "names": { "kind": "Job", "plural": "jobs" },
+            "scope": "Namespaced",
+            "versions": [version("v1"), version("v1beta1")],
+        });
+        let ours = json!({ "metadata": { "name": "jobs.example.com" }, "spec": spec });
+        let ours: CustomResourceDefinition = serde_json::from_value(ours).unwrap();
+        for (stored, grade, text) in [
+            (json!(["v1"]), Grade::Ok, "the same as this program's"),
+            (
+                json!(["v1beta1", "v1"]),
+                Grade::Warning,
+                "run the command migrate",
+            ),
+            (
+                json!(["v1alpha1", "v1"]),
+                Grade::Warning,
+                "run the command migrate",
+            ),
+        ] {
+            let conditions = json!([{ "type": "Established", "status": "True" }]);
+            let theirs = json!({
+                "metadata": { "name": "jobs.example.com" },
+                "spec": spec,
+                "status": { "conditions": conditions, "storedVersions": stored },
+            });
+            let theirs = serde_json::from_value(theirs).unwrap();
+            let verdict = judge(&ours, &theirs, None);
+            assert!(
+                verdict.0 == grade && verdict.1.ends_with(text),
+                "{verdict:?}"
+            );
+        }
     }
 
     #[test]

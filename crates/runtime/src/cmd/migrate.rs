@@ -1,0 +1,349 @@
+//! The command `migrate`: rewrites the objects of a CRD in its stored version, and removes all other versions from
+//! `status.storedVersions`.
+//!
+//! An object stays in the version in which it was last written. The API server refuses a CRD without a version that
+//! `status.storedVersions` contains. Source: Kubernetes documentation, "Versions in `CustomResourceDefinitions`".
+//!
+//! No election is necessary: a run that repeats another one, or that was suspended for hours, does no harm. Each write has the UID
+//! and the resourceVersion that was read. An object that changed in the meantime was rewritten by that change. The write of
+//! `storedVersions` fails if the CRD changed since before the first list.
+
+use std::time::Duration;
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tracing::{info, warn};
+
+use crate::{
+    api::{
+        failure::{brief, root_cause},
+        status::{is_denied, retry_after},
+    },
+    config::backoff::Backoff,
+};
+
+/// Interval of the writes: 20 in a second, so that a migration of many objects leaves the API server to its other clients.
+const PACE: Duration = Duration::from_millis(50);
+
+/// Time from the start until the first list. After a change of the CRD, each API server writes the former version until it has
+/// the new one. kube-apiserver itself waits 5 s for that reason before it serves a new CRD (`establishingController`).
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// Delays between the attempts of one request, and their number. They take two minutes together.
+const DELAYS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(16));
+const ATTEMPTS: u32 = 12;
+
+/// Objects in a page of the list.
+const PAGE: u32 = 500;
+
+/// Rewritten objects between two log lines.
+const LOGGED: usize = 1000;
+
+/// Failed objects that are named in the log. Further ones are counted.
+const NAMED: usize = 10;
+
+/// The reason why a CRD cannot be migrated.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{crd}: cannot {what}: {why}")]
+    Request {
+        crd: String,
+        what: &'static str,
+        why: String,
+    },
+    #[error(
+        "{crd}: the CRD in the cluster stores {theirs}, and this program {ours}: apply the CRD that the command crd prints, \
+         and run migrate again"
+    )]
+    Stores {
+        crd: String,
+        theirs: String,
+        ours: String,
+    },
+    #[error("{crd}: the CRD was changed during the migration: run migrate again")]
+    Changed { crd: String },
+    #[error(
+        "{crd}: objects that could not be rewritten: {failed}, see the log above: mend them, and run migrate again. \
+         status.storedVersions is unchanged"
+    )]
+    Objects { crd: String, failed: usize },
+}
+
+/// Migrates each of the CRDs, one after the other.
+///
+/// # Errors
+/// See [`Error`]. The CRDs before the failed one are migrated.
+pub async fn migrate(client: &Client, crds: &[CustomResourceDefinition]) -> Result<(), Error> {
+    for crd in crds {
+        Migration::new(client, crd).run().await?;
+    }
+    Ok(())
+}
+
+struct Migration<'a> {
+    name: String,
+    crds: Api<CustomResourceDefinition>,
+    client: &'a Client,
+    resource: ApiResource,
+    stored: &'a str,
+}
+
+/// An object as it was listed.
+struct Listed {
+    name: String,
+    namespace: Option<String>,
+    uid: Option<String>,
+    version: Option<String>,
+}
+
+impl<'a> Migration<'a> {
+    fn new(client: &'a Client, ours: &'a CustomResourceDefinition) -> Self {
+        let spec = &ours.spec;
+        let stored = spec.versions.iter().find(|version| version.storage);
+        let stored = stored.map_or("", |version| &version.name);
+        let resource = ApiResource {
+            group: spec.group.clone(),
+            version: stored.to_owned(),
+            api_version: format!("{}/{stored}", spec.group),
+            kind: spec.names.kind.clone(),
+            plural: spec.names.plural.clone(),
+        };
+        Self {
+            name: ours.name_any(),
+            crds: Api::all(client.clone()),
+            client,
+            resource,
+            stored,
+        }
+    }
+
+    async fn run(&self) -> Result<(), Error> {
+        let before = self.crd().await?;
+        let versions = stored_versions(&before);
+        if versions == [self.stored] {
+            info!(
+                crd = self.name,
+                "nothing to migrate: {} is the only stored version", self.stored
+            );
+            return Ok(());
+        }
+        info!(crd = self.name, stored = ?versions, "migrating to {}", self.stored);
+        sleep(SETTLE).await;
+        let all = self.list().await?;
+        let failed = self.rewrite(&all).await?;
+        if failed > 0 {
+            return Err(Error::Objects {
+                crd: self.name.clone(),
+                failed,
+            });
+        }
+        self.finish(&before).await?;
+        info!(
+            crd = self.name,
+            objects = all.len(),
+            "migrated: {} is the only stored version",
+            self.stored
+        );
+        Ok(())
+    }
+
+    /// Reads the CRD, which must store the version that this program stores.
+    async fn crd(&self) -> Result<CustomResourceDefinition, Error> {
+        let read = self
+            .repeat("read the CRD", || self.crds.get(&self.name))
+            .await;
+        let crd = read.map_err(|error| self.failed("read the CRD", &error))?;
+        let mut versions = crd.spec.versions.iter();
+        let theirs = versions.find(|version| version.storage);
+        let theirs = theirs.map_or("", |version| &version.name);
+        if theirs != self.stored {
+            return Err(Error::Stores {
+                crd: self.name.clone(),
+                theirs: theirs.to_owned(),
+                ours: self.stored.to_owned(),
+            });
+        }
+        Ok(crd)
+    }
+
+    /// Lists all objects. Objects that are created later are stored in the new version.
+    async fn list(&self) -> Result<Vec<Listed>, Error> {
+        let what = "list the objects";
+        let api = Api::<DynamicObject>::all_with(self.client.clone(), &self.resource);
+        let mut all = Vec::new();
+        let mut params = ListParams::default().limit(PAGE);
+        loop {
+            let page = self.repeat(what, || api.list_metadata(&params)).await;
+            let page = page.map_err(|error| self.failed(what, &error))?;
+            all.extend(page.items.into_iter().map(|it| Listed {
+                name: it.name_any(),
+                namespace: it.metadata.namespace,
+                uid: it.metadata.uid,
+                version: it.metadata.resource_version,
+            }));
+            match page.metadata.continue_ {
+                Some(token) if !token.is_empty() => params = params.continue_token(&token),
+                _ => return Ok(all),
+            }
+        }
+    }
+
+    /// Rewrites the objects. Returns the number of those that failed: they keep no other object from being rewritten.
+    async fn rewrite(&self, all: &[Listed]) -> Result<usize, Error> {
+        let mut pace = interval(PACE);
+        pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failed = 0;
+        for (number, object) in all.iter().enumerate() {
+            if number > 0 && number % LOGGED == 0 {
+                info!(
+                    crd = self.name,
+                    objects = number,
+                    of = all.len(),
+                    "rewritten"
+                );
+            }
+            pace.tick().await;
+            let Err(error) = self.rewrite_one(object).await else {
+                continue;
+            };
+            let kube::Error::Api(_) = error else {
+                return Err(self.failed("rewrite an object", &error));
+            };
+            failed += 1;
+            if failed <= NAMED {
+                let namespace = object.namespace.as_deref().unwrap_or_default();
+                warn!(
+                    crd = self.name,
+                    namespace,
+                    name = object.name,
+                    "cannot rewrite the object: {}",
+                    why(&error)
+                );
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Sends a patch without changes. The API server writes the object nevertheless, because its stored form differs.
+    async fn rewrite_one(&self, object: &Listed) -> kube::Result<()> {
+        let client = self.client.clone();
+        let api: Api<DynamicObject> = match &object.namespace {
+            Some(namespace) => Api::namespaced_with(client, namespace, &self.resource),
+            None => Api::all_with(client, &self.resource),
+        };
+        let metadata = json!({ "uid": object.uid, "resourceVersion": object.version });
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        let params = PatchParams::default();
+        let patched = self
+            .repeat("rewrite an object", || {
+                api.patch_metadata(&object.name, &params, &patch)
+            })
+            .await;
+        match patched {
+            Ok(_) => Ok(()),
+            // Deleted.
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            // A webhook may deny with this code as well, so the object is read.
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                let read = self.repeat("read an object", || api.get_metadata_opt(&object.name));
+                match read.await? {
+                    Some(now) if now.metadata.resource_version == object.version => {
+                        Err(kube::Error::Api(status))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sets `storedVersions`, if the CRD is the one that was read before the list.
+    async fn finish(&self, before: &CustomResourceDefinition) -> Result<(), Error> {
+        let what = "set status.storedVersions";
+        let now = self.crd().await?;
+        // The status changes without a new generation.
+        if (&now.metadata.uid, now.metadata.generation)
+            != (&before.metadata.uid, before.metadata.generation)
+        {
+            return Err(self.changed());
+        }
+        let patch = Patch::Merge(json!({
+            "metadata": { "uid": now.metadata.uid, "resourceVersion": now.metadata.resource_version },
+            "status": { "storedVersions": [self.stored] },
+        }));
+        let params = PatchParams::default();
+        let patched = self.repeat(what, || self.crds.patch_status(&self.name, &params, &patch));
+        match patched.await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 409 => Err(self.changed()),
+            Err(error) => Err(self.failed(what, &error)),
+        }
+    }
+
+    fn changed(&self) -> Error {
+        Error::Changed {
+            crd: self.name.clone(),
+        }
+    }
+
+    fn failed(&self, what: &'static str, error: &kube::Error) -> Error {
+        Error::Request {
+            crd: self.name.clone(),
+            what,
+            why: why(error),
+        }
+    }
+
+    /// Sends a request until it succeeds, fails permanently, or has failed [`ATTEMPTS`] times.
+    async fn repeat<T, F: Future<Output = kube::Result<T>>>(
+        &self,
+        what: &str,
+        request: impl Fn() -> F,
+    ) -> kube::Result<T> {
+        let mut backoff = Backoff::new(DELAYS.0, DELAYS.1);
+        for _ in 1..ATTEMPTS {
+            match request().await {
+                Err(error) if is_temporary(&error) => {
+                    let delay = backoff
+                        .advance()
+                        .max(retry_after(&error).unwrap_or_default());
+                    warn!(
+                        crd = self.name,
+                        "cannot {what}, next attempt in {delay:?}: {}",
+                        why(&error)
+                    );
+                    sleep(delay).await;
+                }
+                ended => return ended,
+            }
+        }
+        request().await
+    }
+}
+
+fn stored_versions(crd: &CustomResourceDefinition) -> Vec<&str> {
+    let status = crd.status.as_ref();
+    let versions = status.and_then(|status| status.stored_versions.as_ref());
+    versions.into_iter().flatten().map(|it| &**it).collect()
+}
+
+/// Whether another attempt may succeed: no response, too many requests, or a failure of the server.
+fn is_temporary(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) if is_denied(&status.message) => false,
+        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+        _ => true,
+    }
+}
+
+fn why(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => format!("{}: {}", status.code, brief(&status.message)),
+        other => root_cause(other),
+    }
+}
