@@ -7,7 +7,7 @@ use kube::{ResourceExt as _, core::crd::merge_crds};
 use serde_json::{Map, Value};
 
 /// Merges the CRDs of the versions of one resource type into one, for the command `crd`. The API server stores the objects in
-/// the version `stored`, which is the one that the controller reads, and serves all versions.
+/// the version `stored`, which the controller reads, and serves all versions.
 ///
 /// The API server does not convert the objects (`spec.conversion.strategy: None`). It changes `apiVersion`, and removes the
 /// fields that the schema of the requested version lacks. A client that updates or patches an object in that version would

@@ -33,7 +33,7 @@ pub struct Store<V> {
     others: OnceLock<Others<V>>,
 }
 
-/// Reports a change to all controllers except the one with this number.
+/// Reports a change to all controllers except that of this number.
 type Others<V> = Box<dyn Fn(usize, &Change<V>) + Send + Sync>;
 
 /// The reconciled resource types. A store keeps no controller reference to another type, which no controller reads.

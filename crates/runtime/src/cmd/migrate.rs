@@ -1,7 +1,7 @@
 //! The command `migrate`: rewrites the objects of a CRD in its stored version, and removes all other versions from
 //! `status.storedVersions`.
 //!
-//! An object stays in the version in which it was last written. The API server refuses a CRD without a version that
+//! An object keeps the version of its last write. The API server refuses a CRD without a version that
 //! `status.storedVersions` contains. Source: Kubernetes documentation, "Versions in `CustomResourceDefinitions`".
 //!
 //! No election is necessary: a run that repeats another one, or that was suspended for hours, does no harm. Each write has the UID
@@ -193,7 +193,7 @@ impl<'a> Migration<'a> {
         }
     }
 
-    /// Rewrites the objects. Returns the number of those that failed: they keep no other object from being rewritten.
+    /// Rewrites the objects, and returns the number of failures. A failed object keeps no other object from being rewritten.
     async fn rewrite(&self, all: &[Listed]) -> Result<usize, Error> {
         let mut pace = interval(PACE);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -262,7 +262,7 @@ impl<'a> Migration<'a> {
         }
     }
 
-    /// Sets `storedVersions`, if the CRD is the one that was read before the list.
+    /// Sets `storedVersions`, if the CRD did not change since before the list.
     async fn finish(&self, before: &CustomResourceDefinition) -> Result<(), Error> {
         let what = "set status.storedVersions";
         let now = self.crd().await?;

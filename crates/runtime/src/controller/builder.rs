@@ -425,7 +425,7 @@ mod tests {
         }
     }
 
-    /// A type that is declared twice would have two stores, and only one of them would contain the responses to writes.
+    /// A type that is declared twice would have two stores, and only one store would contain the responses to writes.
     #[tokio::test]
     async fn a_resource_type_is_watched_once() {
         let twice: [(Ask, &str); 4] = [

@@ -129,7 +129,7 @@ pub(super) type Handler<V> = Arc<dyn Fn(&Scopes, &Change<V>) + Send + Sync>;
 pub(super) struct Watched<V> {
     pub store: Arc<Store<V>>,
     history: Arc<WriteHistory<V>>,
-    /// With the number of each controller.
+    /// Each handler and the number of its controller.
     pub handlers: Mutex<Vec<(usize, Handler<V>)>>,
 }
 
