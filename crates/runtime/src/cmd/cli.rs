@@ -19,7 +19,6 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::{
-    api::key::Key,
     client::{
         cluster::Cluster,
         fence::{FenceLayer, term::Term},
@@ -30,7 +29,7 @@ use crate::{
     telemetry::{
         self, Telemetry,
         log::{LogLevel, stderr},
-        object_state::parse,
+        object_state::{ObjectName, parse},
     },
 };
 
@@ -216,7 +215,7 @@ fn examine<C: DeserializeOwned>(
     let part = settings.application();
     let build = |builder: &mut Builder| build(builder, part);
     let runtime = RuntimeBuilder::new_current_thread().enable_all().build()?;
-    let object = flags.get_one::<Key>(OBJECT);
+    let object = flags.get_one::<ObjectName>(OBJECT);
     let report = runtime.block_on(doctor::examine(app, host, config, object, crds, build));
     // Does not wait for a DNS lookup in a blocking thread.
     runtime.shutdown_background();

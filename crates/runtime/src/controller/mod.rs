@@ -52,7 +52,7 @@ use crate::{
         events::{Recorder, event::EventSource},
         health::{Health, ago},
         metrics::Metrics,
-        object_state::ObjectWork,
+        object_state::{ObjectName, ObjectWork},
         state,
     },
 };
@@ -233,19 +233,17 @@ impl Controllers {
         }
     }
 
-    /// Returns a function that reads the state of one object, of the first controller that has it. It does not keep the event
-    /// recorder alive, because [`finish`](Self::finish) waits for the last sender of events.
+    /// Returns a function that reads the state of one object. It does not keep the event recorder alive, because
+    /// [`finish`](Self::finish) waits for the last sender of events.
     pub(crate) fn object_state(
         &self,
-    ) -> impl Fn(&Key) -> Result<ObjectWork, String> + Send + Sync + use<> {
+    ) -> impl Fn(&ObjectName) -> Result<ObjectWork, String> + Send + Sync + use<> {
         let all: Vec<_> = self.all.iter().map(Arc::downgrade).collect();
-        move |key| {
-            let mut states = all.iter().map(|controller| {
-                let controller = controller.upgrade().ok_or("the controller has stopped")?;
-                controller.object_state(key)
-            });
-            let first = states.next().unwrap_or_else(|| Err(String::new()));
-            first.or_else(|missing| states.find_map(Result::ok).ok_or(missing))
+        let kinds: Vec<_> = self.all.iter().map(|it| it.kind().kind).collect();
+        move |object| {
+            let controller = all[object.choose(&kinds)?].upgrade();
+            let controller = controller.ok_or("the controller has stopped")?;
+            controller.object_state(&object.key)
         }
     }
 

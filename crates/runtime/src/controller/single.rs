@@ -8,6 +8,7 @@ use tracing::info;
 use crate::{
     api::{
         key::Key,
+        kind::Kind,
         object::{Cached as _, kind_of},
     },
     cache::readiness::Scopes,
@@ -42,6 +43,9 @@ pub(crate) trait Controlled: Any + Send + Sync {
 
     /// Ends the queue of the term: no new work.
     fn end(&self) -> Option<Queue<Key>>;
+
+    /// Returns the reconciled resource type.
+    fn kind(&self) -> &'static Kind;
 
     fn work_queue(&self) -> NamedQueue;
 
@@ -148,6 +152,10 @@ impl<R: Reconciler> Controlled for Controller<R> {
         let queue = self.work_queue.send_replace(None)?.queue;
         queue.shut_down();
         Some(queue)
+    }
+
+    fn kind(&self) -> &'static Kind {
+        kind_of::<R::Primary>()
     }
 
     fn work_queue(&self) -> NamedQueue {

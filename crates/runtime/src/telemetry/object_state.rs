@@ -1,4 +1,5 @@
-//! The response of `/debug/state?object=NAMESPACE/NAME`, which `doctor --object` prints: why one object is not written.
+//! The response of `/debug/state?object=NAMESPACE/NAME`, which `doctor --object` prints: why one object is not written. In a
+//! program with several controllers, `KIND/NAMESPACE/NAME` names the kind as well.
 //!
 //! The values are collected for each request. Nothing is stored in advance.
 
@@ -12,8 +13,9 @@ use crate::api::{failure::brief, key::Key, names::is_subdomain};
 /// Maximum number of [`Record`]s in the response.
 pub const MOST: usize = 32;
 
-/// Name of the query parameter.
+/// Name of the query parameter, and the form of its value.
 const PARAMETER: &str = "object";
+const FORM: &str = "must be NAMESPACE/NAME";
 
 pub const READINESS: &str = "readiness";
 pub const LEAST_DELAY: &str = "leastDelay";
@@ -43,6 +45,42 @@ const ORDER: [&str; 12] = [
     PENDING_DELETION,
     UP_TO_DATE,
 ];
+
+/// An object as a user names it: `NAMESPACE/NAME`, or `KIND/NAMESPACE/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectName {
+    /// In any case, as for `kubectl`.
+    pub kind: Option<String>,
+    pub key: Key,
+}
+
+impl ObjectName {
+    /// Returns the position of the only kind that the name fits.
+    ///
+    /// # Errors
+    /// It fits none, or several.
+    pub fn choose(&self, kinds: &[&'static str]) -> Result<usize, String> {
+        let named = self.kind.as_ref();
+        let fits = |kind: &str| named.is_none_or(|named| named.eq_ignore_ascii_case(kind));
+        let mut fitting = kinds.iter().enumerate().filter(|(_, kind)| fits(kind));
+        match (fitting.next(), fitting.next()) {
+            (Some((only, _)), None) => Ok(only),
+            _ => Err(format!(
+                "must be KIND/NAMESPACE/NAME with one of the kinds {}",
+                kinds.join(", ")
+            )),
+        }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Some(kind) => write!(f, "{kind}/{}", self.key),
+            None => self.key.fmt(f),
+        }
+    }
+}
 
 /// State of one object on one replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -217,8 +255,8 @@ impl QueuedObject {
 /// Returns the object that the query of a request names, if any.
 ///
 /// # Errors
-/// The parameter is not `NAMESPACE/NAME`.
-pub fn requested(query: &str) -> Result<Option<Key>, String> {
+/// The parameter is not the name of an object.
+pub fn requested(query: &str) -> Result<Option<ObjectName>, String> {
     let mut pairs = query
         .split('&')
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
@@ -227,25 +265,34 @@ pub fn requested(query: &str) -> Result<Option<Key>, String> {
     };
     // All other characters of a key are letters, digits, `-` or `.`, which no client encodes.
     let object = object.replace("%2F", "/").replace("%2f", "/");
-    let key = parse(&object).map_err(|wanted| format!("{PARAMETER}={}: {wanted}", brief(&object)));
-    key.map(Some)
+    let name = parse(&object).map_err(|wanted| format!("{PARAMETER}={}: {wanted}", brief(&object)));
+    name.map(Some)
 }
 
-/// Parses `NAMESPACE/NAME`.
+/// Parses `NAMESPACE/NAME` or `KIND/NAMESPACE/NAME`.
 ///
 /// # Errors
-/// The text is not the key of a namespaced object.
-pub fn parse(object: &str) -> Result<Key, &'static str> {
-    match object.split_once('/') {
-        Some((namespace, name)) if is_subdomain(namespace, 63) && is_subdomain(name, 253) => {
-            Ok(Key::new(namespace, name))
-        }
-        _ => Err("must be NAMESPACE/NAME"),
+/// The text is not the name of a namespaced object.
+pub fn parse(object: &str) -> Result<ObjectName, &'static str> {
+    let parts: Vec<_> = object.split('/').collect();
+    let (kind, [namespace, name]) = match *parts {
+        [namespace, name] => (None, [namespace, name]),
+        [kind, namespace, name] => (Some(kind), [namespace, name]),
+        _ => return Err(FORM),
+    };
+    let is_kind = |kind: &str| is_subdomain(&kind.to_ascii_lowercase(), 63);
+    if kind.is_none_or(is_kind) && is_subdomain(namespace, 63) && is_subdomain(name, 253) {
+        Ok(ObjectName {
+            kind: kind.map(str::to_owned),
+            key: Key::new(namespace, name),
+        })
+    } else {
+        Err(FORM)
     }
 }
 
 /// Returns the request target for the state of one object.
-pub fn path_of(object: &Key) -> String {
+pub fn path_of(object: &ObjectName) -> String {
     format!("{PATH}?{PARAMETER}={object}")
 }
 
@@ -275,6 +322,35 @@ mod tests {
             records: records.collect(),
         };
         ObjectState::new(&Key::new("n", "a"), work, replica).reason
+    }
+
+    /// The kind chooses the controller. A program with a single controller needs none.
+    #[test]
+    fn a_name_chooses_one_kind() {
+        let two = ["Widget", "WidgetBackup"];
+        let wanted = "must be KIND/NAMESPACE/NAME with one of the kinds Widget, WidgetBackup";
+        for (object, kinds, chosen) in [
+            ("n/a", &two[..1], Ok(0)),
+            ("widget/n/a", &two[..1], Ok(0)),
+            ("Widget/n/a", &two, Ok(0)),
+            ("widgetbackup/n/a", &two, Ok(1)),
+            ("n/a", &two, Err(wanted)),
+            ("other/n/a", &two, Err(wanted)),
+        ] {
+            let name = parse(object).expect("a name");
+            assert_eq!(
+                (name.to_string(), &*name.key.to_string()),
+                (object.to_owned(), "n/a")
+            );
+            assert_eq!(
+                name.choose(kinds),
+                chosen.map_err(str::to_owned),
+                "{object}"
+            );
+        }
+        for wrong in ["a", "n/A", "/n/a", "k/n/a/b", "k_/n/a"] {
+            assert_eq!(parse(wrong), Err(FORM));
+        }
     }
 
     /// The first record of [`ORDER`] is the reason, in any order of collection. The reconciler's own records have a place in the

@@ -40,7 +40,7 @@ use crate::{
     config::{app::App, descriptors, environment::Host, settings::Config},
     controller::{builder::Builder, scopes},
     election::identity::ElectionTarget,
-    telemetry::{self, metrics::Metrics},
+    telemetry::{self, metrics::Metrics, object_state::ObjectName},
 };
 
 /// An error that prevents all checks, and also the start of a replica.
@@ -85,7 +85,7 @@ pub async fn examine(
     app: &'static App,
     host: &Host,
     mut config: Config,
-    object: Option<&Key>,
+    object: Option<&ObjectName>,
     crds: Vec<CustomResourceDefinition>,
     build: impl FnOnce(&mut Builder),
 ) -> Result<Report, Error> {
@@ -106,14 +106,25 @@ pub async fn examine(
     };
     let mut is_watched = true;
     if let Some(object) = object {
-        let only = vec![object.namespace().to_owned()];
+        let only = vec![object.key.namespace().to_owned()];
         let watched = std::mem::replace(&mut config.namespaces, only);
         is_watched = watched.is_empty() || watched.contains(&config.namespaces[0]);
     }
     let namespaces = scopes(&config.namespaces);
     let mut builder = Builder::new(Arc::new(shared), namespaces.clone(), &metrics);
     build(&mut builder);
-    let needs = builder.needs();
+    let mut needs = builder.needs();
+    if let Some(object) = object {
+        let kinds = needs.controllers.iter().map(|it| it.primary.kind);
+        match object.choose(&kinds.collect::<Vec<_>>()) {
+            // The checks are about the first one.
+            Ok(chosen) => needs.controllers.swap(0, chosen),
+            Err(wanted) => {
+                let line = ("object".to_owned(), error(format!("{object}: {wanted}")));
+                return Ok(Report(vec![line]));
+            }
+        }
+    }
     let kinds = needs.watched.len();
     let watches = match descriptors::shortage(host.descriptors, &namespaces, kinds) {
         Some(shortage) => warning(shortage),
@@ -135,7 +146,7 @@ pub async fn examine(
     let answer =
         answer.unwrap_or_else(|_| Err(format!("no answer in {LIMIT:?}; {}", server::REACHABLE)));
     let mut checks = match object {
-        Some(key) => doctor.checks_of(key, is_watched),
+        Some(object) => doctor.checks_of(&object.key, is_watched),
         None => doctor.checks(&crds, &namespaces),
     };
     if answer.is_err() {

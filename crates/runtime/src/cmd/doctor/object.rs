@@ -18,7 +18,7 @@ use super::{
 use crate::{
     api::{failure::brief, key::Key},
     telemetry::{
-        object_state::{ObjectState, path_of},
+        object_state::{ObjectName, ObjectState, path_of},
         state::span,
     },
 };
@@ -93,11 +93,11 @@ pub(super) async fn namespace(client: &Client, name: &str, is_watched: bool) -> 
 }
 
 /// Returns the lines about the object on one replica. The last line is the reason.
-pub(super) async fn on_replica(doctor: &Doctor, object: &Key) -> Vec<Line> {
+pub(super) async fn on_replica(doctor: &Doctor, object: &ObjectName) -> Vec<Line> {
     let found = timeout(LIMIT, find(doctor, &path_of(object))).await;
     let found = found.unwrap_or_else(|_| Err(warning(format!("no answer in {LIMIT:?}"))));
     match found {
-        Ok(state) => report(&state),
+        Ok(state) => report(&state, object),
         Err((grade, why)) => {
             let way = format!(
                 "; the leader has it: set http.debug_state, then {EXEC} --object={object} in the pod that holds the Lease"
@@ -108,7 +108,7 @@ pub(super) async fn on_replica(doctor: &Doctor, object: &Key) -> Vec<Line> {
     }
 }
 
-fn report(state: &ObjectState) -> Vec<Line> {
+fn report(state: &ObjectState, object: &ObjectName) -> Vec<Line> {
     let mut lines = vec![("replica".to_owned(), place(state))];
     let records = state.records.iter();
     let records = records.map(|it| ("its record".to_owned(), warning(brief(&it.to_string()))));
@@ -117,7 +117,6 @@ fn report(state: &ObjectState) -> Vec<Line> {
     let pod = holder.map(|holder| holder.rsplit_once('_').map_or(&**holder, |(pod, _)| pod));
     let hint = pod.map(|pod| {
         let command = EXEC.replace("POD", &brief(pod));
-        let object = brief(&format!("{}/{}", state.namespace, state.name));
         format!("; {command} --object={object}")
     });
     let reason = format!("{}{}", brief(&state.reason), hint.unwrap_or_default());
@@ -165,6 +164,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::telemetry::object_state::parse;
 
     fn judged(differ: &Value) -> String {
         let mut object = json!({
@@ -214,7 +214,8 @@ mod tests {
             "records": [{ "name": "dispute", "text": "why", "endsInSeconds": 3.2 }],
         });
         json_patch::merge(&mut state, differ);
-        let lines = report(&serde_json::from_value(state).expect("a state"));
+        let object = parse("n/a").expect("a name");
+        let lines = report(&serde_json::from_value(state).expect("a state"), &object);
         let lines = lines.into_iter();
         lines
             .map(|(about, (grade, text))| format!("{} {about}: {text}", grade.word()))

@@ -11,6 +11,7 @@ use crate::{
         reported::{Reported, Status},
     },
     controller::builder::Builder,
+    telemetry::object_state::parse,
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -164,6 +165,7 @@ async fn a_controller_reconciles_what_another_one_owns() {
         build,
     );
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
+    let state = controllers.object_state();
     let running = tokio::spawn(async move { controllers.run(term, std::future::pending()).await });
     sleep(Duration::from_secs(5)).await;
     let mut asked = requests.lock().clone();
@@ -185,6 +187,11 @@ async fn a_controller_reconciles_what_another_one_owns() {
         .filter(|it| it.starts_with("PUT"))
         .count();
     assert_eq!(checks, 6);
+    let state_of = |object| state(&parse(object).unwrap()).map(|work| work.kind);
+    assert_eq!(state_of("order/n/a"), Ok("Order"));
+    assert_eq!(state_of("Job/n/a"), Ok("Job"));
+    let wanted = "must be KIND/NAMESPACE/NAME with one of the kinds Order, Job";
+    assert_eq!(state_of("n/a"), Err(wanted.to_owned()));
     assert!(!running.is_finished());
     running.abort();
 }

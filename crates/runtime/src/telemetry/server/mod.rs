@@ -48,11 +48,10 @@ use super::{
     },
 };
 use crate::{
-    api::key::Key,
     config::{self, app::App},
     telemetry::{
         log::log_once::OutageLog,
-        object_state::{ObjectState, ObjectWork, requested},
+        object_state::{ObjectName, ObjectState, ObjectWork, requested},
         state::State,
     },
 };
@@ -104,7 +103,7 @@ struct Show {
 }
 
 /// Returns the controller's state of one object, or the reason if the replica does not have the object.
-type ShowObject = dyn Fn(&Key) -> Result<ObjectWork, String> + Send + Sync;
+type ShowObject = dyn Fn(&ObjectName) -> Result<ObjectWork, String> + Send + Sync;
 
 impl Server {
     /// Binds the addresses early, so that a port conflict is reported before any other action.
@@ -133,7 +132,7 @@ impl Server {
     pub(crate) fn with_state(
         self,
         replica: impl Fn() -> State + Send + Sync + 'static,
-        object: impl Fn(&Key) -> Result<ObjectWork, String> + Send + Sync + 'static,
+        object: impl Fn(&ObjectName) -> Result<ObjectWork, String> + Send + Sync + 'static,
     ) -> Self {
         let (replica, object) = (Arc::new(replica), Arc::new(object));
         Self {
@@ -423,8 +422,8 @@ impl Show {
     fn answer(&self, query: &str) -> Answer {
         match requested(query) {
             Ok(None) => json(&(self.replica)()),
-            Ok(Some(key)) => match (self.object)(&key) {
-                Ok(work) => json(&ObjectState::new(&key, work, (self.replica)())),
+            Ok(Some(name)) => match (self.object)(&name) {
+                Ok(work) => json(&ObjectState::new(&name.key, work, (self.replica)())),
                 Err(unknown) => text(StatusCode::NOT_FOUND, format!("{unknown}\n")),
             },
             Err(malformed) => text(StatusCode::BAD_REQUEST, format!("{malformed}\n")),

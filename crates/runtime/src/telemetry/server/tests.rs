@@ -104,7 +104,7 @@ fn state() -> State {
     }
 }
 
-fn object(key: &Key) -> Result<ObjectWork, String> {
+fn object(ObjectName { key, .. }: &ObjectName) -> Result<ObjectWork, String> {
     if key.name() != "a" {
         return Err(format!("no Widget {key} in the cache"));
     }
@@ -209,8 +209,8 @@ async fn the_state_of_one_object_is_a_query() {
         ("a", "400 Bad Request: object=a: must be NAMESPACE/NAME"),
         ("/a", "400 Bad Request: object=/a: must be NAMESPACE/NAME"),
         (
-            "n/a/b",
-            "400 Bad Request: object=n/a/b: must be NAMESPACE/NAME",
+            "n/a/b/c",
+            "400 Bad Request: object=n/a/b/c: must be NAMESPACE/NAME",
         ),
         ("n/A", "400 Bad Request: object=n/A: must be NAMESPACE/NAME"),
     ] {
