@@ -169,6 +169,17 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
         uid: Which::Wrong,
         version: Which::Unsaid,
     };
+    let lists = |patches: &[Value]| {
+        let patches = patches.iter().cloned();
+        let patches = patches.map(|body| patch(Kind::Deployment, "", STRATEGIC, body));
+        let created = create(Kind::Deployment, &json!({}));
+        [created].into_iter().chain(patches).collect()
+    };
+    let ordered = |names: &[&str], containers: Value| {
+        let order: Value = names.iter().map(|name| json!({ "name": name })).collect();
+        let pod = json!({ "containers": containers, "$setElementOrder/containers": order });
+        json!({ "spec": { "template": { "spec": pod } } })
+    };
     let update = put(Kind::Lease, valid(Kind::Lease), UNSAID, false).act;
     vec![
         ("managed replicas of a Foo", replicas(Kind::Foo, 1, MANAGED)),
@@ -460,6 +471,40 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
                     }] } }),
                 ),
             ],
+        ),
+        (
+            "new elements have the place of the patch",
+            lists(&[
+                ordered(&["nginx", "side"], json!([side])),
+                ordered(
+                    &["first", "nginx"],
+                    json!([{ "name": "first", "image": "x:1" }]),
+                ),
+                ordered(
+                    &["side", "last"],
+                    json!([{ "name": "last", "image": "x:1" }]),
+                ),
+                ordered(
+                    &["last", "first"],
+                    json!([{ "name": "first", "image": "x:2" }]),
+                ),
+                ordered(
+                    &["nginx", "side", "other"],
+                    json!([{ "name": "nginx", "image": "x:2" }, { "name": "other", "image": "x:1" }]),
+                ),
+            ]),
+        ),
+        (
+            "a patch removes elements of a list without keys",
+            lists(&[
+                json!({ "metadata": { "finalizers": ["example.com/a", "example.com/b"] } }),
+                json!({ "metadata": {
+                    "finalizers": ["example.com/c"],
+                    "$deleteFromPrimitiveList/finalizers": ["example.com/a"],
+                } }),
+                json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": ["example.com/b"] } }),
+                json!({ "metadata": { "$deleteFromPrimitiveList/finalizers": ["example.com/c"] } }),
+            ]),
         ),
         (
             "what is on its way out is still there",

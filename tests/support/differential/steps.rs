@@ -188,6 +188,14 @@ fn deployments() -> Vec<Value> {
     let pod =
         |field: &str, value: Value| deployment(|it| it["spec"]["template"]["spec"][field] = value);
     let containers = |all: Value| pod("containers", all);
+    let ordered = |names: &[&str], all: Value| {
+        let order: Value = names.iter().map(|name| json!({ "name": name })).collect();
+        deployment(|it| {
+            let pod = &mut it["spec"]["template"]["spec"];
+            pod["containers"] = all;
+            pod["$setElementOrder/containers"] = order;
+        })
+    };
     let status = |status: Value| deployment(|it| it["status"] = status);
     let template =
         |labels: Value| deployment(|it| it["spec"]["template"]["metadata"]["labels"] = labels);
@@ -223,6 +231,29 @@ fn deployments() -> Vec<Value> {
         ),
         containers(
             json!([{ "name": "nginx", "image": "nginx" }, { "name": "nginx", "image": "nginx" }]),
+        ),
+        ordered(
+            &["nginx", "side"],
+            json!([{ "name": "side", "image": "x/y:1.3" }]),
+        ),
+        ordered(
+            &["side", "nginx"],
+            json!([{ "name": "side", "image": "x/y:1.3" }]),
+        ),
+        ordered(
+            &["first", "side", "nginx"],
+            json!([{ "name": "first", "image": "z" }]),
+        ),
+        ordered(
+            &["nginx", "first"],
+            json!([{ "name": "nginx", "image": "nginx:2" }, { "name": "first", "image": "z" }]),
+        ),
+        ordered(
+            &["nginx"],
+            json!([{
+                "name": "nginx", "image": "nginx:2", "env": [{ "name": "C", "value": "c" }],
+                "$setElementOrder/env": [{ "name": "B" }, { "name": "C" }, { "name": "A" }],
+            }]),
         ),
         containers(json!([{ "name": "Nginx", "image": "nginx@sha256:0000" }])),
         containers(json!([{ "name": "nginx" }])),
@@ -390,6 +421,8 @@ fn metadata() -> Vec<Value> {
         json!({ "annotations": null }),
         json!({ "finalizers": ["example.com/a"] }),
         json!({ "finalizers": ["example.com/b", "example.com/a"] }),
+        json!({ "$deleteFromPrimitiveList/finalizers": ["example.com/a"] }),
+        json!({ "finalizers": ["example.com/c"], "$deleteFromPrimitiveList/finalizers": ["example.com/b"] }),
         json!({ "finalizers": [] }),
         json!({ "finalizers": null }),
         json!({ "finalizers": ["orphan", "foregroundDeletion"] }),

@@ -46,7 +46,7 @@ impl Style {
         let mut new = object.clone();
         match self {
             Self::Merge => json_patch::merge(&mut new, &parsed),
-            Self::Strategic => strategic(kind, &mut new, &parsed, "")?,
+            Self::Strategic => strategic(kind, &mut new, &parsed)?,
         }
         Ok(new)
     }
@@ -58,6 +58,10 @@ enum Elements {
     Themselves,
     Replaced,
 }
+
+/// Prefixes of directives for a list.
+const ORDER: &str = "$setElementOrder/";
+const DELETE: &str = "$deleteFromPrimitiveList/";
 
 fn elements(kind: Kind, field: &str) -> Elements {
     match field {
@@ -74,25 +78,30 @@ fn elements(kind: Kind, field: &str) -> Elements {
     }
 }
 
-fn strategic(kind: Kind, target: &mut Value, patch: &Value, field: &str) -> Result<()> {
+fn strategic(kind: Kind, target: &mut Value, patch: &Value) -> Result<()> {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
-            if let Some(directive) = patch.keys().find(|key| key.starts_with('$')) {
-                return Err(
-                    super::Unknown(format!("{directive} in a strategic merge patch")).into(),
-                );
+            for (key, value) in patch.iter().filter(|(key, _)| key.starts_with('$')) {
+                if let (Some(list), Value::Array(those)) = (key.strip_prefix(DELETE), value) {
+                    if let Some(Value::Array(list)) = target.get_mut(list) {
+                        list.retain(|it| !those.contains(it));
+                    }
+                } else if (key.strip_prefix(ORDER)).is_none_or(|list| !patch.contains_key(list)) {
+                    let words = format!("{key} in a strategic merge patch");
+                    return Err(super::Unknown(words).into());
+                }
             }
-            for (key, value) in patch {
+            for (key, value) in patch.iter().filter(|(key, _)| !key.starts_with('$')) {
+                let order = patch.get(&format!("{ORDER}{key}"));
                 match (target.get_mut(key), value) {
                     (_, Value::Null) => _ = target.remove(key),
-                    (Some(old), value) => strategic(kind, old, value, key)?,
+                    (Some(Value::Array(old)), Value::Array(value)) => {
+                        *old = merged_list(kind, old, value, key, order)?;
+                    }
+                    (Some(old), value) => strategic(kind, old, value)?,
                     (None, value) => _ = target.insert(key.clone(), without_nulls(value)),
                 }
             }
-            Ok(())
-        }
-        (Value::Array(target), Value::Array(patch)) => {
-            *target = merged_list(kind, target, patch, field)?;
             Ok(())
         }
         (target, patch) => {
@@ -102,7 +111,13 @@ fn strategic(kind: Kind, target: &mut Value, patch: &Value, field: &str) -> Resu
     }
 }
 
-fn merged_list(kind: Kind, old: &[Value], patch: &[Value], field: &str) -> Result<Vec<Value>> {
+fn merged_list(
+    kind: Kind,
+    old: &[Value],
+    patch: &[Value],
+    field: &str,
+    order: Option<&Value>,
+) -> Result<Vec<Value>> {
     let replace = json!({ "$patch": "replace" });
     if patch.contains(&replace) {
         let rest = patch.iter().filter(|value| **value != replace);
@@ -130,16 +145,29 @@ fn merged_list(kind: Kind, old: &[Value], patch: &[Value], field: &str) -> Resul
             None => without_nulls(value),
         };
         if place(old, value).is_some() && key.is_some() {
-            strategic(kind, &mut new, value, "")?;
+            strategic(kind, &mut new, value)?;
         }
         if place(&patched, value).is_none() {
             patched.push(new);
         }
     }
-    let mut rest = old
-        .iter()
-        .filter(|value| place(patch, value).is_none())
-        .peekable();
+    if let Some(order) = order.and_then(Value::as_array) {
+        // Elements in the order that the patch does not change are sorted with its elements.
+        let named = order.iter().map(|it| (place(&patched, it), place(old, it)));
+        let named = named.filter_map(|(new, old_place)| match new {
+            Some(new) => Some((Some(new), patched[new].clone())),
+            None => old_place.map(|at| (None, old[at].clone())),
+        });
+        let named: Vec<_> = named.collect();
+        let places = named.iter().filter_map(|(new, _)| *new);
+        if !places.eq(0..patched.len()) {
+            let words = format!("a patch of {field} in another order than its {ORDER}{field}");
+            return Err(super::Unknown(words).into());
+        }
+        patched = named.into_iter().map(|(_, value)| value).collect();
+    }
+    let rest = old.iter().filter(|it| place(&patched, it).is_none());
+    let mut rest = rest.collect::<Vec<_>>().into_iter().peekable();
     let mut patched = patched.into_iter().peekable();
     let mut all = Vec::new();
     // An element that is not in the patch stays in front of its successors. All new elements precede it.
