@@ -1,0 +1,177 @@
+//! Outage of a watch: its log lines, its state in the readiness, and the delay before the next attempt.
+
+use std::{sync::Arc, time::Duration};
+
+use kube::Error;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::{
+    api::{failure::root_cause, kind::Kind},
+    cache::readiness::{
+        Status,
+        namespace::{NamespaceName, Reason},
+    },
+    client::context::ClientContext,
+    config::{app::App, backoff::Backoff},
+    telemetry::{health::Heartbeat, log::log_once::OutageLog},
+};
+
+/// Longest delay between two attempts. It also limits how late the installation of a CRD is noticed.
+const MIN_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const MAX_PAUSE: Duration = Duration::from_secs(5);
+
+/// Jitter of a delay, as a ratio.
+const SPREAD: f64 = 0.2;
+
+/// An outage ends after this time without an error. The next error is then logged again, and the delays restart. Received
+/// events are no criterion: a healthy watch receives none while nothing changes.
+const QUIET: Duration = Duration::from_secs(30);
+
+/// Current outage of a watch. Logs each cause once, and retries with exponential backoff.
+pub(super) struct Outage {
+    shared: Arc<ClientContext>,
+    kind: Kind,
+    namespace: Option<String>,
+    pub status: Status,
+    /// Whether the last report to the status was a failure.
+    failing: bool,
+    pauses: Backoff,
+    /// Logged causes.
+    causes: OutageLog,
+}
+
+impl Outage {
+    pub fn new(
+        shared: Arc<ClientContext>,
+        kind: Kind,
+        namespace: Option<String>,
+        status: Status,
+    ) -> Self {
+        Self {
+            shared,
+            kind,
+            namespace,
+            status,
+            failing: false,
+            pauses: Backoff::new(MIN_PAUSE, MAX_PAUSE),
+            causes: OutageLog::new(QUIET),
+        }
+    }
+
+    pub fn say(&mut self, error: &Error) {
+        let cause = explain(
+            error,
+            self.shared.app,
+            &self.kind,
+            self.namespace.as_deref(),
+        );
+        let code = match error {
+            Error::Api(status) => Some(status.code),
+            _ => None,
+        };
+        self.status.fails(Reason::of(code), cause.clone());
+        self.failing = true;
+        self.begin_anew_after_quiet();
+        if let Some(lasting) = self.causes.is_due(&cause) {
+            warn!(
+                resource = self.kind.plural,
+                namespace = self.namespace,
+                "{cause}{lasting}"
+            );
+        }
+    }
+
+    /// Returns `answer`. If it is an error, the time that the request took is counted as part of the outage.
+    pub fn opened<T>(&mut self, answer: kube::Result<T>) -> kube::Result<T> {
+        if answer.is_err() {
+            self.causes.touch();
+        }
+        answer
+    }
+
+    /// Logs that a streamed list did not end. Called once, because the watch requests no other streamed list.
+    pub fn has_no_end(&self) {
+        let (place, plural) = (NamespaceName(self.namespace.as_deref()), self.kind.plural);
+        warn!(
+            "streamed list of {plural} in {place} did not end (does a proxy drop bookmarks?): listing in pages from now on"
+        );
+    }
+
+    pub fn ends_at_once(&mut self) {
+        let place = NamespaceName(self.namespace.as_deref());
+        let text = format!(
+            "the watch of {} in {place} ended too early",
+            self.kind.plural
+        );
+        self.status.fails(Reason::Failing, text);
+        self.failing = true;
+    }
+
+    /// Waits for the backoff, or for `asked` (`Retry-After`) if that is longer.
+    pub async fn pause(&mut self, heartbeat: &Heartbeat, asked: Duration) {
+        self.begin_anew_after_quiet();
+        let pause = self
+            .shared
+            .host
+            .jitter(self.pauses.advance(), SPREAD)
+            .max(asked);
+        if !asked.is_zero() {
+            self.status.waits(asked);
+        }
+        heartbeat.beat("pausing", pause.max(MAX_PAUSE.mul_f64(1.0 + SPREAD)));
+        sleep(pause).await;
+        self.causes.touch();
+    }
+
+    /// Records that the API server sent something. Delay and causes stay for [`QUIET`]: a list that always succeeds before a
+    /// watch that always fails is one outage.
+    pub fn is_over(&mut self) {
+        if std::mem::take(&mut self.failing) {
+            self.status.works();
+        }
+        if self.causes.is_over() {
+            info!(
+                resource = self.kind.plural,
+                namespace = self.namespace,
+                "watch re-established"
+            );
+        }
+    }
+
+    pub fn begin_anew_after_quiet(&mut self) {
+        if self.causes.is_quiet() {
+            self.causes.clear();
+            self.pauses.reset();
+        }
+    }
+}
+
+fn explain(error: &Error, app: &App, kind: &Kind, namespace: Option<&str>) -> String {
+    let (place, plural) = (NamespaceName(namespace), kind.plural);
+    let status = match error {
+        Error::Api(status) => Some(status.code),
+        _ => None,
+    };
+    match status {
+        Some(404) if kind.group == app.group => format!(
+            "the CustomResourceDefinition {plural}.{} is not installed: run `kubectl apply -k deploy` or \
+             `{} crd | kubectl apply -f -`; waiting for it",
+            kind.group, app.name
+        ),
+        Some(403) => format!(
+            "not allowed to list and watch {plural} in {place}: apply the ClusterRole in deploy/base and its binding; retrying"
+        ),
+        Some(401) => "the API server does not accept the credentials: check the kubeconfig or the service account's token; \
+                      retrying"
+            .to_owned(),
+        // kube's code for data that is neither an event nor an error.
+        Some(0) => format!("cannot watch {plural} in {place}: invalid watch event; retrying"),
+        Some(410) => format!("the watch of {plural} fell too far behind: listing again"),
+        Some(code) => format!(
+            "cannot watch {plural} in {place}: the API server returned {code} ({}); retrying",
+            root_cause(error)
+        ),
+        _ => format!("cannot watch {plural} in {place}: {}; retrying", root_cause(error)),
+    }
+}
