@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use kube::{CustomResource, CustomResourceExt as _};
 use operator_runtime::{
     ApiError, App, Builder, Custom, Dependent, Fields, Finalizer, Key, Kind, Outcome, Plan,
-    Reconciler, References, Reported as _, Snapshot, Spec, Status, Store, View, Writer,
+    Reconciler, References, Reported as _, Select, Snapshot, Spec, Status, Store, View, Writer,
     config::{self, Rule},
 };
 use schemars::JsonSchema;
@@ -22,6 +22,9 @@ use serde_json::{Value, json};
 const FOLDER: Rule = Rule::Text(|path| path.starts_with('/'), "an absolute path");
 const REGISTRY: config::Key =
     config::Key::new("registry", "FOLDER", FOLDER, "Where Relays are registered");
+
+/// Label of the `ConfigMaps` of this operator. It watches no other ones.
+const MANAGED: &str = "app.kubernetes.io/managed-by=relay-operator";
 
 static APP: App = App {
     about: "Each Relay gets a ConfigMap, a Service and a place in the registry",
@@ -43,8 +46,12 @@ struct Settings {
     registry: PathBuf,
 }
 
-/// Declares the watched and the owned resource types.
+/// Declares the watched and the owned resource types. Of the Secrets, only the referenced ones are read, and the releases of
+/// Helm, which are large, are not even listed.
 fn build(program: &mut Builder, settings: Settings) {
+    let secrets = Select::fields("type!=helm.sh/release.v1").referenced_only();
+    program.select::<Dependent<Credentials>>(secrets);
+    program.select::<Dependent<Configuration>>(Select::labels(MANAGED));
     program.controller("relay", |builder| RelayReconciler {
         finalizer: builder.finalizer("example.com/registered"),
         config_maps: builder.owns(),

@@ -3,6 +3,7 @@
 pub mod applied;
 pub mod crd;
 pub mod difference;
+pub mod exists;
 pub mod failure;
 pub mod key;
 pub mod kind;
@@ -14,4 +15,5 @@ pub mod panic;
 pub mod plain;
 pub mod reference;
 pub mod reported;
+pub mod select;
 pub mod status;

@@ -55,6 +55,8 @@ pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
     type Wire: for<'de> Deserialize<'de>;
     /// The resource type.
     const KIND: Kind;
+    /// Whether the API server sends metadata only (`PartialObjectMetadata`).
+    const METADATA_ONLY: bool = false;
     /// Converts the parsed JSON into the cached form.
     fn decode(wire: Self::Wire) -> (Meta, Self);
     /// Returns `metadata.uid`. It distinguishes the object from an earlier one of the same name.

@@ -1,7 +1,9 @@
 //! Local copies of the watched objects, and the readiness of each namespace.
 
+pub(crate) mod contents;
 mod index;
 mod outage;
 pub(crate) mod readiness;
 pub mod store;
+pub(crate) mod target;
 pub(crate) mod watch;

@@ -1,4 +1,4 @@
-//! Outage of a watch: its log lines, its state in the readiness, and the delay before the next attempt.
+//! Outage of a watch or of the reads that it causes: its log lines, its state in the readiness, and the delay before the next attempt.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,11 +28,32 @@ const SPREAD: f64 = 0.2;
 /// events are no criterion: a healthy watch receives none while nothing changes.
 const QUIET: Duration = Duration::from_secs(30);
 
+/// Words of the log lines for one kind of request.
+pub(super) struct Words {
+    /// The required permissions.
+    rights: &'static str,
+    verb: &'static str,
+    over: &'static str,
+}
+
+pub(super) const WATCH: Words = Words {
+    rights: "list and watch",
+    verb: "watch",
+    over: "watch re-established",
+};
+
+pub(super) const GET: Words = Words {
+    rights: "get",
+    verb: "get",
+    over: "referenced objects can be read again",
+};
+
 /// Current outage of a watch. Logs each cause once, and retries with exponential backoff.
 pub(super) struct Outage {
     shared: Arc<ClientContext>,
     kind: Kind,
     namespace: Option<String>,
+    words: &'static Words,
     pub status: Status,
     /// Whether the last report to the status was a failure.
     failing: bool,
@@ -47,11 +68,13 @@ impl Outage {
         kind: Kind,
         namespace: Option<String>,
         status: Status,
+        words: &'static Words,
     ) -> Self {
         Self {
             shared,
             kind,
             namespace,
+            words,
             status,
             failing: false,
             pauses: Backoff::new(MIN_PAUSE, MAX_PAUSE),
@@ -65,6 +88,7 @@ impl Outage {
             self.shared.app,
             &self.kind,
             self.namespace.as_deref(),
+            self.words,
         );
         let code = match error {
             Error::Api(status) => Some(status.code),
@@ -110,6 +134,14 @@ impl Outage {
 
     /// Waits for the backoff, or for `asked` (`Retry-After`) if that is longer.
     pub async fn pause(&mut self, heartbeat: &Heartbeat, asked: Duration) {
+        let pause = self.next_pause(asked);
+        heartbeat.beat("pausing", pause.max(MAX_PAUSE.mul_f64(1.0 + SPREAD)));
+        sleep(pause).await;
+        self.causes.touch();
+    }
+
+    /// Returns the backoff, or `asked` if that is longer.
+    pub fn next_pause(&mut self, asked: Duration) -> Duration {
         self.begin_anew_after_quiet();
         let pause = self
             .shared
@@ -119,9 +151,7 @@ impl Outage {
         if !asked.is_zero() {
             self.status.waits(asked);
         }
-        heartbeat.beat("pausing", pause.max(MAX_PAUSE.mul_f64(1.0 + SPREAD)));
-        sleep(pause).await;
-        self.causes.touch();
+        pause
     }
 
     /// Records that the API server sent something. Delay and causes stay for [`QUIET`]: a list that always succeeds before a
@@ -134,7 +164,8 @@ impl Outage {
             info!(
                 resource = self.kind.plural,
                 namespace = self.namespace,
-                "watch re-established"
+                "{}",
+                self.words.over
             );
         }
     }
@@ -147,7 +178,13 @@ impl Outage {
     }
 }
 
-fn explain(error: &Error, app: &App, kind: &Kind, namespace: Option<&str>) -> String {
+fn explain(
+    error: &Error,
+    app: &App,
+    kind: &Kind,
+    namespace: Option<&str>,
+    &Words { rights, verb, .. }: &Words,
+) -> String {
     let (place, plural) = (NamespaceName(namespace), kind.plural);
     let status = match error {
         Error::Api(status) => Some(status.code),
@@ -160,7 +197,7 @@ fn explain(error: &Error, app: &App, kind: &Kind, namespace: Option<&str>) -> St
             kind.group, app.name
         ),
         Some(403) => format!(
-            "not allowed to list and watch {plural} in {place}: apply the ClusterRole in deploy/base and its binding; retrying"
+            "not allowed to {rights} {plural} in {place}: apply the ClusterRole in deploy/base and its binding; retrying"
         ),
         Some(401) => "the API server does not accept the credentials: check the kubeconfig or the service account's token; \
                       retrying"
@@ -169,9 +206,9 @@ fn explain(error: &Error, app: &App, kind: &Kind, namespace: Option<&str>) -> St
         Some(0) => format!("cannot watch {plural} in {place}: invalid watch event; retrying"),
         Some(410) => format!("the watch of {plural} fell too far behind: listing again"),
         Some(code) => format!(
-            "cannot watch {plural} in {place}: the API server returned {code} ({}); retrying",
+            "cannot {verb} {plural} in {place}: the API server returned {code} ({}); retrying",
             root_cause(error)
         ),
-        _ => format!("cannot watch {plural} in {place}: {}; retrying", root_cause(error)),
+        _ => format!("cannot {verb} {plural} in {place}: {}; retrying", root_cause(error)),
     }
 }

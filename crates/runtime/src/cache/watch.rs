@@ -1,4 +1,4 @@
-//! Keeps a [`Store`] current: lists, watches, and lists again when the watch cannot continue.
+//! Keeps a [`Store`](crate::Store) current: lists, watches, and lists again when the watch cannot continue.
 //!
 //! A watch is retried until cancelled. Each cause of an error is logged when it first occurs, with its fix, and again at
 //! growing intervals while the outage lasts. The delay before the next attempt grows from 100 ms to 5 s, or is the API server's
@@ -11,7 +11,7 @@
 //! - It does not report when a streamed list starts again. Objects that were deleted between two attempts would stay in the
 //!   store.
 
-use std::{collections::HashSet, io, pin::pin, sync::Arc, time::Duration};
+use std::{collections::HashSet, io, marker::PhantomData, pin::pin, sync::Arc, time::Duration};
 
 use futures::TryStreamExt as _;
 use kube::{
@@ -27,13 +27,14 @@ use crate::{
     api::{
         key::Key,
         object::{Cached, Incoming, Object},
-        panic::{Panicked, catch},
+        panic::Panicked,
+        select::Select,
         status::retry_after,
     },
     cache::{
-        outage::{MAX_PAUSE, Outage},
+        outage::{MAX_PAUSE, Outage, WATCH},
         readiness::Status,
-        store::{Change, Store},
+        target::Target,
     },
     client::{context::ClientContext, transport::READ_TIMEOUT},
     telemetry::health::Heartbeat,
@@ -65,30 +66,27 @@ const NAMED: usize = 1000;
 /// Heartbeat timeout for one event or one page. Handling takes far less.
 const HANDLING: Duration = Duration::from_secs(10);
 
-/// Watches the objects of one scope into `store`, until cancelled. Reports progress to `heartbeat` and the state to `status`.
-///
-/// `restarts` counts reopenings after an error or a short watch. `changed` is called on this task for every change, and must
-/// not block.
+/// Watches the selected objects of one scope into `target`, until cancelled. Reports progress to `heartbeat` and the state to
+/// `status`. `restarts` counts reopenings after an error or a short watch.
 pub(crate) async fn watch<V: Cached>(
     shared: Arc<ClientContext>,
     status: Status,
-    store: Arc<Store<V>>,
+    select: Select,
     restarts: BoundCounter<u64>,
     heartbeat: Heartbeat,
-    changed: impl Fn(Change<V>) + Send,
+    target: impl Target<V>,
 ) {
     let namespace = status.namespace();
     let client = shared.client.clone();
     let url = Object::<V>::url_path(&(), namespace.as_deref());
-    let scope = status.scope();
-    let mut outage = Outage::new(shared, V::KIND, namespace, status);
+    let mut outage = Outage::new(shared, V::KIND, namespace, status, &WATCH);
     let mut watch = Watch {
         client,
         resource: Request::new(url),
-        store,
-        scope,
+        select,
+        target,
+        object: PhantomData,
         heartbeat,
-        changed,
         version: None,
         heard: Instant::now(),
         pages: false,
@@ -190,13 +188,13 @@ fn is_cut(error: &Error) -> bool {
     true
 }
 
-struct Watch<V, F> {
+struct Watch<V, T> {
     client: Client,
     resource: Request,
-    store: Arc<Store<V>>,
-    scope: usize,
+    select: Select,
+    target: T,
+    object: PhantomData<fn() -> V>,
     heartbeat: Heartbeat,
-    changed: F,
     /// Version to continue the watch from. `None`: list first.
     version: Option<String>,
     /// The time of the last change or of the opening.
@@ -210,23 +208,29 @@ struct Watch<V, F> {
     left_out: HashSet<Key>,
 }
 
-impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
+impl<V: Cached, T: Target<V>> Watch<V, T> {
     /// Runs one watch from its opening to its end, after a list if one is needed.
     async fn follow(&mut self, outage: &mut Outage) -> kube::Result<()> {
         outage.begin_anew_after_quiet();
         if self.version.is_none() {
-            self.store.list_begins(self.scope);
+            self.target.list_begins();
             if self.pages {
                 self.list(outage).await?;
             }
         }
         let params = WatchParams {
             send_initial_events: self.version.is_none(),
+            label_selector: self.select.label_selector(),
+            field_selector: self.select.field_selector(),
             ..WatchParams::default()
         };
         // Without a version, the watch starts with the current objects.
         let version = self.version.as_deref().unwrap_or_default();
-        let request = self.resource.watch(&params, version);
+        let request = if V::METADATA_ONLY {
+            self.resource.watch_metadata(&params, version)
+        } else {
+            self.resource.watch(&params, version)
+        };
         let request = request.map_err(Error::BuildRequest)?;
         let opening = self.client.request_events::<Incoming<V>>(request);
         let mut events = pin!(outage.opened(in_time(opening, &self.heartbeat).await)?);
@@ -281,7 +285,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
                     self.has_come_to(object.resource_version());
                     let (key, version) = object.key_and_version();
                     self.left_out.remove(&key);
-                    self.delete(&key, version);
+                    self.target.delete(&key, version);
                 }
                 WatchEvent::Bookmark(bookmark) => {
                     if bookmark
@@ -289,8 +293,7 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
                         .annotations
                         .contains_key("k8s.io/initial-events-end")
                     {
-                        self.listed(bookmark.metadata.resource_version)?;
-                        outage.status.synced();
+                        self.listed(bookmark.metadata.resource_version, outage)?;
                     } else if self.version.is_some() {
                         self.has_come_to(&bookmark.metadata.resource_version);
                         has_bookmarks = true;
@@ -307,10 +310,19 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
     /// A list whose pages do not advance, or contain only a few objects, may be endless. Its pages are read with increasing
     /// delays.
     async fn list(&mut self, outage: &mut Outage) -> kube::Result<()> {
-        let mut params = ListParams::default().limit(PAGE);
+        let mut params = ListParams {
+            label_selector: self.select.label_selector(),
+            field_selector: self.select.field_selector(),
+            ..ListParams::default().limit(PAGE)
+        };
         let mut last = None;
         loop {
-            let request = self.resource.list(&params).map_err(Error::BuildRequest)?;
+            let request = if V::METADATA_ONLY {
+                self.resource.list_metadata(&params)
+            } else {
+                self.resource.list(&params)
+            };
+            let request = request.map_err(Error::BuildRequest)?;
             let answer = self.client.request::<ObjectList<Incoming<V>>>(request);
             let page = outage.opened(in_time(answer, &self.heartbeat).await)?;
             self.heartbeat.beat("handling a page", HANDLING);
@@ -326,9 +338,8 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
             outage.status.hears(None);
             let next = page.metadata.continue_.filter(|token| !token.is_empty());
             if next.is_none() {
-                self.listed(page.metadata.resource_version.unwrap_or_default())?;
+                self.listed(page.metadata.resource_version.unwrap_or_default(), outage)?;
                 outage.status.hears(self.version.as_deref());
-                outage.status.synced();
                 return Ok(());
             }
             if next == params.continue_token {
@@ -344,14 +355,13 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
     }
 
     /// Ends a list that is complete. `version` is the list's.
-    fn listed(&mut self, version: String) -> kube::Result<()> {
+    fn listed(&mut self, version: String, outage: &Outage) -> kube::Result<()> {
         let number = number(&version)?;
         self.version = Some(version);
         self.pages = self.is_endless;
-        self.store
-            .list_ends(self.scope, number)
-            .into_iter()
-            .for_each(&self.changed);
+        if self.target.list_ends(number) {
+            outage.status.synced();
+        }
         Ok(())
     }
 
@@ -373,28 +383,16 @@ impl<V: Cached, F: Fn(Change<V>)> Watch<V, F> {
     fn apply(&mut self, object: Incoming<V>) {
         let (key, version) = object.key_and_version();
         let read = object.0.map_err(|(_, panicked)| panicked);
-        let applied = read.and_then(|object| {
-            let apply = || self.store.apply(self.scope, object);
-            catch(&V::KIND, "PartialEq::eq", apply)
-        });
-        match applied {
-            Ok(change) => {
-                self.left_out.remove(&key);
-                change.into_iter().for_each(&self.changed);
-            }
+        match read.and_then(|object| self.target.apply(object)) {
+            Ok(()) => _ = self.left_out.remove(&key),
             Err(panicked) => self.leave_out(key, version, panicked),
         }
-    }
-
-    fn delete(&self, key: &Key, version: u64) {
-        let change = self.store.delete(self.scope, key, version);
-        change.into_iter().for_each(&self.changed);
     }
 
     /// Removes an unreadable object from the store, and logs that. Without the removal, this process would keep the last
     /// readable version, unlike a process that starts later.
     fn leave_out(&mut self, key: Key, version: u64, panicked: Panicked) {
-        self.delete(&key, version);
+        self.target.delete(&key, version);
         if self.left_out.len() < NAMED && !self.left_out.contains(&key) {
             error!(object = %key, "{panicked}; leaving the object out until it changes");
             self.left_out.insert(key);

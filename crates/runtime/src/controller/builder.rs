@@ -1,7 +1,7 @@
 //! Declaration of the resource types that a controller watches and writes.
 
 use std::{
-    any::{Any, TypeId},
+    any::{Any, TypeId, type_name},
     sync::Arc,
 };
 
@@ -12,8 +12,12 @@ use crate::{
     api::{
         kind::Kind,
         object::{Cached, Finalizable, Object, Primary, kind_of},
+        panic::catch,
+        reference::References,
+        select::Select,
     },
     cache::{
+        contents::Contents,
         readiness::{
             Scopes,
             namespace::{ControllerAccess, Permission, RequiredAccess},
@@ -53,6 +57,7 @@ pub struct Builder {
     owners: Owners,
     pub(crate) informers: Vec<Arc<dyn Informer>>,
     access: Vec<ControllerAccess>,
+    selects: Vec<(Kind, Select)>,
     unreviewed: Vec<Permission>,
     pub(super) controllers: Vec<Declared>,
 }
@@ -80,9 +85,39 @@ impl Builder {
             metrics: metrics.clone(),
             informers: Vec::new(),
             access: Vec::new(),
+            selects: Vec::new(),
             unreviewed: Vec::new(),
             controllers: Vec::new(),
         }
+    }
+
+    /// Watches only the selected objects of a resource type. All its controllers see the same objects. Call it before the
+    /// controllers are added.
+    ///
+    /// If the objects are selected by labels, a [`Writer`] adds the labels that the selector requires with a single value to the
+    /// objects that it creates. If such an object loses a label, its next creation puts the label back.
+    ///
+    /// # Panics
+    ///
+    /// - If a selector is invalid.
+    /// - If the resource type has a selection already, or a controller uses it already.
+    /// - When the program starts: if no controller uses the resource type.
+    /// - If the cached form has no content to [read](Select::referenced_only), as [`Exists`](crate::Exists).
+    pub fn select<V: Cached>(&mut self, select: Select) {
+        let plural = V::KIND.plural;
+        let error = select.error().unwrap_or_default();
+        assert!(error.is_empty(), "invalid {error} of {plural}");
+        let is_this = |kind: Kind| kind.is_same(&V::KIND);
+        assert!(
+            !self.selects.iter().any(|(kind, _)| is_this(*kind))
+                && !self.informers.iter().any(|it| is_this(it.kind())),
+            "select {plural} once, before the controllers that use them"
+        );
+        assert!(
+            !(V::METADATA_ONLY && select.is_referenced_only()),
+            "{plural} have no content that is read: select them without referenced_only()"
+        );
+        self.selects.push((V::KIND, select));
     }
 
     /// Adds a controller. `name` is its name in metrics: its resource type in lower case, as in controller-runtime.
@@ -170,14 +205,19 @@ impl Builder {
     fn informer<V: Cached>(&mut self) -> Arc<Watched<V>> {
         let mut informers = self.informers.iter();
         let Some(known) = informers.find(|informer| informer.kind().is_same(&V::KIND)) else {
-            let new = Arc::new(Watched::new(&self.namespaces, self.owners.clone()));
+            let mut selects = self.selects.iter();
+            let select = selects.find(|(kind, _)| kind.is_same(&V::KIND));
+            let select = select.map(|(_, select)| select.clone()).unwrap_or_default();
+            let new = Watched::new(&self.namespaces, self.owners.clone(), select);
+            let new = Arc::new(new);
             self.informers.push(Arc::clone(&new) as _);
             return new;
         };
+        let (form, other) = (type_name::<V>(), known.form());
         let known: Arc<dyn Any + Send + Sync> = Arc::clone(known) as _;
         assert!(
             (*known).type_id() == TypeId::of::<Watched<V>>(),
-            "{} have two cached forms: the controllers that use them must use the same Rust type",
+            "{} have two cached forms, {other} and {form}: all controllers must use the same Rust type",
             V::KIND.plural
         );
         known.downcast().expect("the type was checked")
@@ -195,6 +235,14 @@ impl Builder {
     /// If no controller is declared.
     pub(crate) fn needs(&self) -> RequiredAccess {
         assert!(!self.access.is_empty(), "a program needs a controller");
+        for (selected, _) in &self.selects {
+            let mut informers = self.informers.iter();
+            assert!(
+                informers.any(|informer| informer.kind().is_same(selected)),
+                "no controller uses the selected {}",
+                selected.plural
+            );
+        }
         RequiredAccess {
             controllers: self.access.clone(),
             watched: self.informers.iter().map(|it| it.kind()).collect(),
@@ -296,9 +344,15 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
     /// # Panics
     ///
     /// - If this controller uses the type already: as reconciled, owned or read. Read an owned type through [`Writer::store`].
-    /// - If another controller uses another cached form of the type, because there is one store for each type.
+    /// - If another controller uses another cached form of the type, such as [`Exists`](crate::Exists). There is one store
+    ///   for each type.
     pub fn watches<V: Cached>(&mut self) -> Arc<Store<V>> {
         Arc::clone(&self.dependent::<V>(true).store)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn program(&mut self) -> &mut Builder {
+        self.program
     }
 
     fn dependent<V: Cached>(&mut self, is_input: bool) -> Arc<Watched<V>> {
@@ -309,10 +363,40 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
              watched"
         );
         let (informer, handler) = (self.program.informer::<V>(), self.handler.clone());
+        if let Some(contents) = &informer.contents {
+            self.rights.push(Permission {
+                verb: "get",
+                kind: V::KIND,
+                subresource: "",
+            });
+            self.keep_referenced(contents);
+        }
         self.add(&informer, is_input, move |scopes, change| {
             handler.dependent_changed(scopes, change);
         });
         informer
+    }
+
+    /// Reads the content of the objects that the reconciled type references.
+    fn keep_referenced<V: Cached>(&mut self, contents: &Arc<Contents<V>>) {
+        let primary = self.program.informer::<P>();
+        let refusals = &self.program.refusals[self.program.access.len()];
+        contents.add(Arc::clone(&primary.store) as _, Arc::clone(refusals));
+        let listed = Arc::clone(contents);
+        (primary.listed.lock()).push(Arc::new(move |scope| listed.referrers_listed(scope)));
+        let contents = Arc::clone(contents);
+        let changed = move |_: &Scopes, change: &Change<P>| {
+            let objects = [&change.old, &change.new].into_iter().flatten();
+            let references = objects.flat_map(|object| {
+                let references = || References::of(&change.key, &*object.view);
+                catch(&P::KIND, "Cached::references", references).unwrap_or_default()
+            });
+            for (_, to) in references.filter(|(kind, _)| kind.is_same(&V::KIND)) {
+                contents.references_changed(&to);
+            }
+        };
+        // No controller has this number, so the handler sees the responses to writes as well.
+        (primary.handlers.lock()).push((usize::MAX, Arc::new(changed)));
     }
 
     fn add<V: Cached>(
@@ -355,7 +439,11 @@ fn assert_fenced<V: Cached>() {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    #![allow(
+        clippy::unwrap_used,
+        clippy::panic,
+        reason = "a test fails by panicking"
+    )]
 
     use std::{
         convert::Infallible,
@@ -370,7 +458,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        api::plain::{Dependent, Fields},
+        api::{
+            exists::Exists,
+            plain::{Dependent, Fields},
+        },
         config::app::tests::APP,
         testing::{
             Harness,
@@ -386,16 +477,97 @@ mod tests {
     }
 
     #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
+    struct Map {}
+
+    impl Fields for Map {
+        const KIND: Kind = Kind::of::<core::v1::ConfigMap>();
+    }
+
+    #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
     struct OldNote {}
 
     impl Fields for OldNote {
         const KIND: Kind = Kind::of::<core::v1::Event>();
     }
 
+    /// Two forms of one resource type would be two stores that disagree.
+    #[tokio::test]
+    async fn a_resource_type_has_one_form() {
+        let said = refusal(|builder| {
+            _ = builder.watches::<Exists<core::v1::ConfigMap>>();
+            _ = builder.program().informer::<Dependent<Map>>();
+        });
+        let says = "configmaps have two cached forms, operator_runtime::api::exists::Exists<";
+        assert!(said.starts_with(says), "{said}");
+    }
+
+    /// A selection that has no effect, or cannot work, is an error of the program.
+    #[tokio::test]
+    async fn a_selection_is_checked() {
+        type MapExists = Exists<core::v1::ConfigMap>;
+        let wrong: [(Ask, &str); 6] = [
+            (
+                |builder| builder.program().select::<MapExists>(Select::labels("a b")),
+                "invalid label selector \"a b\" of configmaps",
+            ),
+            (
+                |builder| builder.program().select::<Parent>(Select::default()),
+                "select parents once, before the controllers that use them",
+            ),
+            (
+                |builder| {
+                    builder.program().select::<MapExists>(Select::fields("a=b"));
+                    builder.program().select::<MapExists>(Select::labels("a=b"));
+                },
+                "select configmaps once",
+            ),
+            (
+                |builder| {
+                    let select = Select::default().referenced_only();
+                    builder.program().select::<MapExists>(select);
+                },
+                "configmaps have no content",
+            ),
+            (
+                |builder| {
+                    let select = Select::default().referenced_only();
+                    builder.program().select::<Dependent<Map>>(select);
+                    _ = builder.owns::<Dependent<Map>>();
+                },
+                "only the referenced configmaps are watched",
+            ),
+            (
+                |builder| builder.program().select::<MapExists>(Select::labels("a=b")),
+                "no controller uses the selected configmaps",
+            ),
+        ];
+        for (ask, says) in wrong {
+            let said = refusal(ask);
+            assert!(said.starts_with(says), "{said}");
+        }
+    }
+
+    /// The reads of a referenced object need a permission of their own, which is reviewed.
+    #[tokio::test]
+    async fn the_permission_to_get_is_required_for_referenced_objects_only() {
+        for (select, gets) in [
+            (Select::fields("type=a"), 0),
+            (Select::fields("type=a").referenced_only(), 1),
+        ] {
+            let said = refusal(|builder| {
+                builder.program().select::<Dependent<Map>>(select.clone());
+                _ = builder.watches::<Dependent<Map>>();
+                let get = |right: &&Permission| right.verb == "get" && right.kind == Map::KIND;
+                panic!("{}", builder.rights.iter().filter(get).count())
+            });
+            assert_eq!(said, gets.to_string());
+        }
+    }
+
     type Ask = fn(&mut ControllerBuilder<'_, Parent>);
 
     /// Returns the panic message of a controller with this declaration.
-    fn refusal(ask: Ask) -> String {
+    fn refusal(ask: impl FnOnce(&mut ControllerBuilder<'_, Parent>)) -> String {
         let nobody = service_fn(|_: Request<Body>| async {
             Ok::<_, Infallible>(Response::new(Body::empty()))
         });

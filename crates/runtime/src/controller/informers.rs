@@ -1,13 +1,13 @@
 //! The informers of a program, and how each controller uses them.
 
 use std::{
-    any::Any,
+    any::{Any, type_name},
     collections::BTreeSet,
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
 };
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join};
 use parking_lot::Mutex;
 
 use crate::{
@@ -16,10 +16,13 @@ use crate::{
         kind::Kind,
         object::{Cached, Content, Primary},
         reference::References,
+        select::Select,
     },
     cache::{
+        contents::{Contents, Heads},
         readiness::{Scopes, Status, refusals::Refusals},
         store::{Change, Owners, Store},
+        target::Direct,
         watch::watch,
     },
     client::context::ClientContext,
@@ -61,6 +64,12 @@ impl<P: Primary> Informers<P> {
             let mut informers = self.iter();
             Some((informers.find(|it| it.kind().is_same(kind))?, to))
         })
+    }
+
+    /// Whether an object that `view` references exists, and its content has not been read yet. The read enqueues `view`.
+    pub fn awaits_content(&self, key: &Key, view: &P) -> bool {
+        let mut referenced = self.referenced(key, view);
+        referenced.any(|(informer, to)| informer.awaits_content(&to))
     }
 
     /// Returns a fingerprint of the versions of all objects that `view` references or controls. It is never 0.
@@ -109,6 +118,9 @@ impl<P: Primary> Informers<P> {
 /// A watched resource type.
 pub(crate) trait Informer: Any + Send + Sync {
     fn kind(&self) -> Kind;
+    /// Returns the name of the cached form.
+    fn form(&self) -> &'static str;
+    fn select(&self) -> &Select;
     /// Returns a function that counts the objects.
     fn counter(&self) -> metrics::Count;
     /// Watches one scope until cancelled.
@@ -125,21 +137,32 @@ pub(crate) trait Informer: Any + Send + Sync {
 /// Enqueues the objects of one controller that a change affects.
 pub(super) type Handler<V> = Arc<dyn Fn(&Scopes, &Change<V>) + Send + Sync>;
 
+/// Called with the number of the scope after each list.
+type Listed = Arc<dyn Fn(usize) + Send + Sync>;
+
 /// The store of a resource type, the history of its writes, and the handlers of its changes. All controllers share it.
 pub(super) struct Watched<V> {
     pub store: Arc<Store<V>>,
     history: Arc<WriteHistory<V>>,
+    select: Select,
+    /// If only the [referenced](Select::referenced_only) objects are kept.
+    pub contents: Option<Arc<Contents<V>>>,
     /// Each handler and the number of its controller.
     pub handlers: Mutex<Vec<(usize, Handler<V>)>>,
+    pub listed: Mutex<Vec<Listed>>,
 }
 
 impl<V: Cached> Watched<V> {
-    pub fn new(namespaces: &[Option<String>], owners: Owners) -> Self {
+    pub fn new(namespaces: &[Option<String>], owners: Owners, select: Select) -> Self {
         let store = Arc::new(Store::new(namespaces, owners));
+        let contents = || Arc::new(Contents::new(namespaces, &store));
         Self {
             history: Arc::new(WriteHistory::new(Arc::clone(&store))),
+            contents: select.is_referenced_only().then(contents),
             store,
+            select,
             handlers: Mutex::default(),
+            listed: Mutex::default(),
         }
     }
 
@@ -150,14 +173,28 @@ impl<V: Cached> Watched<V> {
         refusals: &Arc<Refusals>,
         number: usize,
     ) -> Writer<V> {
+        assert!(
+            self.contents.is_none(),
+            "only the referenced {} are watched: a controller cannot reconcile or own them",
+            V::KIND.plural
+        );
+        let labels = self.select.required_labels();
         let (store, history) = (Arc::clone(&self.store), Arc::clone(&self.history));
-        Writer::new(shared, refusals, store, history, number)
+        Writer::new(shared, refusals, store, history, labels, number)
     }
 }
 
 impl<V: Cached> Informer for Watched<V> {
     fn kind(&self) -> Kind {
         V::KIND
+    }
+
+    fn form(&self) -> &'static str {
+        type_name::<V>()
+    }
+
+    fn select(&self) -> &Select {
+        &self.select
     }
 
     fn counter(&self) -> metrics::Count {
@@ -182,18 +219,40 @@ impl<V: Cached> Informer for Watched<V> {
                 }
             });
         }
-        Box::pin(watch(
-            Arc::clone(shared),
-            status,
-            Arc::clone(&self.store),
-            metrics::restarts::<V>(metrics),
-            heartbeat,
-            move |change| {
-                for (_, handle) in &handlers {
-                    handle(&scopes, &change);
-                }
-            },
-        ))
+        let changed = move |change| {
+            for (_, handle) in &handlers {
+                handle(&scopes, &change);
+            }
+        };
+        let (shared, select, scope) = (Arc::clone(shared), self.select.clone(), status.scope());
+        let restarts = metrics::restarts::<V>(metrics);
+        let Some(contents) = self.contents.clone() else {
+            let listed = self.listed.lock().clone();
+            let target = Direct {
+                store: Arc::clone(&self.store),
+                scope,
+                changed,
+                listed: move || listed.iter().for_each(|tell| tell(scope)),
+            };
+            return Box::pin(watch(shared, status, select, restarts, heartbeat, target));
+        };
+        let target = Heads {
+            contents: Arc::clone(&contents),
+            scope,
+            changed: changed.clone(),
+        };
+        Box::pin(async move {
+            let read = contents.read(&shared, status.clone(), changed);
+            let watch = watch(
+                Arc::clone(&shared),
+                status,
+                select,
+                restarts,
+                heartbeat,
+                target,
+            );
+            join(read, watch).await;
+        })
     }
 }
 
@@ -204,6 +263,8 @@ pub(crate) trait Role<P>: Send + Sync {
     fn is_input(&self) -> bool;
     fn changes(&self) -> u64;
     fn version(&self, key: &Key) -> Option<u64>;
+    /// See [`Informers::awaits_content`].
+    fn awaits_content(&self, key: &Key) -> bool;
     /// Returns the combined versions of all objects that the primary `key` controls.
     fn controlled_versions(&self, key: &Key) -> u64;
     /// Returns a fingerprint of an object's content, unless `by` controls it.
@@ -234,6 +295,11 @@ impl<P: Primary, V: Cached> Role<P> for Use<V> {
 
     fn version(&self, key: &Key) -> Option<u64> {
         self.informer.store.version(key)
+    }
+
+    fn awaits_content(&self, key: &Key) -> bool {
+        let contents = self.informer.contents.as_ref();
+        contents.is_some_and(|contents| contents.is_awaited(key))
     }
 
     fn controlled_versions(&self, key: &Key) -> u64 {

@@ -72,6 +72,8 @@ pub struct Controllers {
     /// [`Eligibility::None`], after the drain.
     ability: channel::Sender<Eligibility>,
     counters: Vec<Count>,
+    /// See [`state::Cache::selector`].
+    selectors: Vec<String>,
     tasks: Tasks,
     config: Config,
     /// Duration of the drain of the last term.
@@ -151,6 +153,10 @@ impl Controllers {
             .iter()
             .map(|informer| informer.counter())
             .collect();
+        let selectors = informers
+            .iter()
+            .map(|informer| informer.select().to_string());
+        let selectors = selectors.collect();
         let kinds = informers.iter().map(|informer| informer.kind().kind);
         metrics::observe_stores(metrics, kinds.zip(counters.clone()).collect());
         let mut tasks = Tasks::new();
@@ -202,6 +208,7 @@ impl Controllers {
             scopes,
             ability: channel::Sender::new(Eligibility::None),
             counters,
+            selectors,
             tasks,
             config: config.clone(),
             drained_in: Duration::ZERO,
@@ -219,6 +226,7 @@ impl Controllers {
         &self,
     ) -> impl Fn() -> (Vec<state::Cache>, Vec<state::Controller>) + Send + Sync + use<> {
         let (scopes, counters) = (Arc::clone(&self.scopes), self.counters.clone());
+        let selectors = self.selectors.clone();
         let queues: Vec<_> = self.all.iter().map(|it| it.work_queue()).collect();
         move || {
             let objects: Vec<_> = counters.iter().map(|count| count()).collect();
@@ -229,7 +237,11 @@ impl Controllers {
                     queue: work_queue.map(|work_queue| work_queue.state()),
                 }
             });
-            (scopes.caches(&objects), controllers.collect())
+            let mut caches = scopes.caches(&objects);
+            for (cache, selector) in caches.iter_mut().zip(selectors.iter().cycle()) {
+                cache.selector.clone_from(selector);
+            }
+            (caches, controllers.collect())
         }
     }
 

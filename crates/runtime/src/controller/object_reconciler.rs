@@ -52,6 +52,10 @@ impl<R: Reconciler> ObjectReconciler<R> {
         if let Some(by) = seen.view.trace().filter(|_| !seen.view.is_observed()) {
             trace::because_of(by);
         }
+        if self.informers.awaits_content(key, &seen.view) {
+            trace::decided("nothing: a referenced object has not been read yet");
+            return Ok(Action::Done);
+        }
         let cx = self.context(key, &seen, attempt);
         self.check(&cx, &seen).await.inspect_err(|error| {
             let kind = R::Primary::KIND.kind;

@@ -54,6 +54,9 @@ pub struct Cache {
     pub kind: String,
     /// `None`: all namespaces.
     pub namespace: Option<String>,
+    /// The selected objects, such as `labels a=b; referenced only`. Empty: all.
+    #[serde(default)]
+    pub selector: String,
     pub objects: usize,
     /// resourceVersion that the watch has reached; empty before the end of the first list.
     pub resource_version: String,

@@ -260,6 +260,7 @@ impl Scopes {
                 .map(move |((kind, informer), objects)| state::Cache {
                     kind: kind.kind.to_owned(),
                     namespace: scope.namespace.clone(),
+                    selector: String::new(),
                     objects: objects.get(number).copied().unwrap_or_default(),
                     resource_version: informer.version.clone(),
                     in_sync: informer.synced,
@@ -401,6 +402,7 @@ impl Scopes {
 }
 
 /// Handle of the watch of one resource type in one scope. The watch reports its state through it.
+#[derive(Clone)]
 pub struct Status {
     scopes: Arc<Scopes>,
     scope: usize,

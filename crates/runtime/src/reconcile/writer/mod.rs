@@ -9,6 +9,7 @@
 pub(crate) mod disputes;
 pub mod finalizer;
 pub(crate) mod history;
+mod labels;
 mod no_op;
 mod status;
 #[cfg(test)]
@@ -69,6 +70,8 @@ pub struct Writer<V> {
     refusals: Arc<Refusals>,
     store: Arc<Store<V>>,
     pub(crate) history: Arc<WriteHistory<V>>,
+    /// Labels that the [selector](crate::Select::labels) of the resource type requires.
+    labels: Vec<(String, String)>,
     /// Number of its controller.
     number: usize,
 }
@@ -96,6 +99,7 @@ impl<V> Clone for Writer<V> {
             refusals: Arc::clone(&self.refusals),
             store: Arc::clone(&self.store),
             history: Arc::clone(&self.history),
+            labels: self.labels.clone(),
             number: self.number,
         }
     }
@@ -107,6 +111,7 @@ impl<V: Cached> Writer<V> {
         refusals: &Arc<Refusals>,
         store: Arc<Store<V>>,
         history: Arc<WriteHistory<V>>,
+        labels: Vec<(String, String)>,
         number: usize,
     ) -> Self {
         Self {
@@ -114,6 +119,7 @@ impl<V: Cached> Writer<V> {
             refusals: Arc::clone(refusals),
             history,
             store,
+            labels,
             number,
         }
     }
@@ -164,7 +170,8 @@ impl<V: Cached> Writer<V> {
     }
 
     /// Creates an object with the name and namespace of `key`. It is a POST and not an apply: an existing object that is not
-    /// yet in the store is left unchanged.
+    /// yet in the store is left unchanged. Only if the reconciled object controls it, and it has lost a label of the
+    /// [selector](crate::Select::labels), the label is put back.
     ///
     /// The namespace must be that of the reconciled object. An object elsewhere could not be owned, and its changes would
     /// trigger no reconcile.
@@ -192,8 +199,10 @@ impl<V: Cached> Writer<V> {
         self.may_write(cx, key, asked, ABSENT, || "creation".to_owned())?;
         let expectation = self.store.begin_write(key);
         let url = Object::<V>::url_path(&(), Some(key.namespace()));
-        let body =
-            serde_json::to_vec(body).map_err(|error| ApiError::transient(error.to_string()))?;
+        let unreadable = |error: serde_json::Error| ApiError::transient(error.to_string());
+        let mut body = serde_json::to_value(body).map_err(unreadable)?;
+        self.add_labels(&mut body);
+        let body = serde_json::to_vec(&body).map_err(unreadable)?;
         let mut request = Request::new(url)
             .create(&self.params(), body)
             .map_err(kube::Error::BuildRequest)?;
@@ -201,10 +210,17 @@ impl<V: Cached> Writer<V> {
         request.extensions_mut().insert(key.clone());
         let answer = self.shared.client.request(request).await;
         self.note_unknown(cx, key, &answer, asked, ABSENT);
-        let answer: Object<V> = self.written(cx, key, answer)?;
+        let exists = answer.as_ref().is_err_and(is_already_there);
+        let (answer, expectation): (Object<V>, _) = match self.written(cx, key, answer) {
+            Err(ApiError::Conflict) if exists => self.put_labels_back(cx, key).await?,
+            answer => {
+                let answer = answer?;
+                info!(object = %cx.key(), dependent = %key, "created the {}", V::KIND.kind);
+                (answer, expectation)
+            }
+        };
         let by = cx.wanted_by();
         (self.history).record(key, by, asked, ABSENT, Some(answer.version));
-        info!(object = %cx.key(), dependent = %key, "created the {}", V::KIND.kind);
         let stored = self.store.record_response(answer, expectation, self.number);
         stored.ok_or(ApiError::Conflict)
     }
@@ -503,6 +519,11 @@ fn may_have_been_made(error: &kube::Error) -> bool {
         kube::Error::Api(status) => matches!(status.code, 500 | 502 | 504),
         error => !fence::is_refused(error),
     }
+}
+
+/// Returns whether a create failed because the object exists.
+fn is_already_there(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
 }
 
 /// Returns whether the sender lacks a permission. Otherwise, a 403 concerns the content of the write.

@@ -5,13 +5,15 @@
     reason = "a test fails by panicking"
 )]
 
+mod labels;
+
 use std::{
     collections::BTreeMap,
     convert::Infallible,
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
 };
 
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Client, client::Body};
@@ -147,7 +149,10 @@ impl Server {
                 let body = body.collect().await.unwrap().to_bytes();
                 let body: Value = serde_json::from_slice(&body).unwrap_or_default();
                 let path = parts.uri.path().to_owned();
-                let answer = if parts.method == Method::GET {
+                let exists = parts.method == Method::POST && !server.listed.lock().is_empty();
+                let answer = if exists {
+                    json!({ "kind": "Status", "status": "Failure", "code": 409, "reason": "AlreadyExists" })
+                } else if parts.method == Method::GET {
                     json!({ "metadata": { "resourceVersion": "9" }, "items": *server.listed.lock() })
                 } else {
                     let overruling = server.overruling.lock().clone();
@@ -173,7 +178,11 @@ impl Server {
                     answer.to_string()
                 };
                 let answer = Body::from(answer.into_bytes());
-                Ok::<_, Infallible>(Response::new(answer))
+                let mut answer = Response::new(answer);
+                if exists {
+                    *answer.status_mut() = StatusCode::CONFLICT;
+                }
+                Ok::<_, Infallible>(answer)
             }
         });
         Client::new(service, "default")

@@ -1,0 +1,429 @@
+//! Content of the referenced objects of a resource type, whose watch delivers only metadata.
+//!
+//! The store contains the referenced objects alone. A GET reads an object after each list, when its version changes, and when
+//! its first reference appears. A list ends in the store only after these reads, so the initial sync waits for them, and no
+//! object is missing during a relist.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    fmt::Debug,
+    hash::Hasher,
+    marker::PhantomData,
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use kube::{
+    Client, Error, Resource as _,
+    api::{GetParams, Request},
+};
+use parking_lot::Mutex;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until, timeout},
+};
+use tracing::error;
+
+use crate::{
+    api::{
+        exists::ExistsWire,
+        key::Key,
+        kind::Kind,
+        object::{Cached, Incoming, Meta, Object},
+        panic::{Panicked, catch},
+        status::retry_after,
+    },
+    cache::{
+        outage::{GET, Outage},
+        readiness::{Status, refusals::Refusals},
+        store::{Change, Store},
+        target::Target,
+    },
+    client::context::ClientContext,
+};
+
+/// Maximum number of concurrent reads for each scope.
+const CONCURRENCY: usize = 4;
+
+/// Timeout of a read.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The metadata of an object that is read as `V`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Head<V>(PhantomData<fn() -> V>);
+
+impl<V: Cached> Cached for Head<V> {
+    type Wire = ExistsWire;
+    const KIND: Kind = V::KIND;
+    const METADATA_ONLY: bool = true;
+
+    fn decode(wire: ExistsWire) -> (Meta, Self) {
+        (wire.into_meta(), Self(PhantomData))
+    }
+
+    fn uid(&self) -> &'static str {
+        ""
+    }
+
+    fn content(&self, _: &mut impl Hasher) {}
+}
+
+/// A store of objects that reference others.
+pub(crate) trait Referrers: Send + Sync {
+    fn refer_to(&self, kind: &Kind, key: &Key) -> bool;
+    /// Whether the first list of a scope is complete.
+    fn is_listed(&self, scope: usize) -> bool;
+}
+
+impl<P: Cached> Referrers for Store<P> {
+    fn refer_to(&self, kind: &Kind, key: &Key) -> bool {
+        !self.referrers(kind, key).is_empty()
+    }
+
+    fn is_listed(&self, scope: usize) -> bool {
+        self.has_list(scope)
+    }
+}
+
+/// The referenced objects of a resource type, in all scopes.
+pub(crate) struct Contents<V> {
+    store: Arc<Store<V>>,
+    referrers: Mutex<Vec<Controller>>,
+    scopes: Vec<Scope>,
+}
+
+/// The primaries of a controller, and its refusals.
+type Controller = (Arc<dyn Referrers>, Arc<Refusals>);
+
+struct Scope {
+    namespace: Option<String>,
+    state: Mutex<State>,
+    /// Notified when there may be an object to read, or a list to end.
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// All selected objects, as the watch delivered them.
+    known: HashMap<Key, Known>,
+    queue: VecDeque<Key>,
+    /// Objects in the queue or being read.
+    waiting: HashSet<Key>,
+    /// Number of the list that is being read, or of the last one.
+    list: u32,
+    is_listing: bool,
+    /// Version of a complete list that has not ended in the store.
+    ended: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+struct Known {
+    version: u64,
+    list: u32,
+}
+
+impl State {
+    fn read(&mut self, key: &Key) {
+        if self.waiting.insert(key.clone()) {
+            self.queue.push_back(key.clone());
+        }
+    }
+}
+
+/// Result of a read, and the metadata when it was sent.
+type Read<V> = (Key, Known, Result<Incoming<V>, Error>);
+
+impl<V: Cached> Contents<V> {
+    pub fn new(namespaces: &[Option<String>], store: &Arc<Store<V>>) -> Self {
+        let scope = |namespace: &Option<String>| Scope {
+            namespace: namespace.clone(),
+            state: Mutex::default(),
+            wake: Notify::new(),
+        };
+        Self {
+            store: Arc::clone(store),
+            referrers: Mutex::default(),
+            scopes: namespaces.iter().map(scope).collect(),
+        }
+    }
+
+    /// Adds a store whose objects reference these objects.
+    pub fn add(&self, referrers: Arc<dyn Referrers>, refusals: Arc<Refusals>) {
+        self.referrers.lock().push((referrers, refusals));
+    }
+
+    fn is_referenced(&self, key: &Key) -> bool {
+        let referrers = self.referrers.lock();
+        referrers
+            .iter()
+            .any(|(store, _)| store.refer_to(&V::KIND, key))
+    }
+
+    fn scope(&self, key: &Key) -> Option<usize> {
+        let covers = |scope: &Scope| {
+            let namespace = scope.namespace.as_deref();
+            namespace.is_none_or(|namespace| namespace == key.namespace())
+        };
+        self.scopes.iter().position(covers)
+    }
+
+    /// Whether the object exists, and its content has not been read yet.
+    pub fn is_awaited(&self, key: &Key) -> bool {
+        self.scope(key).is_some_and(|scope| {
+            let state = self.scopes[scope].state.lock();
+            state.known.contains_key(key) && self.store.version(key).is_none()
+        })
+    }
+
+    /// Records that a reference to this object has appeared or disappeared.
+    pub fn references_changed(&self, key: &Key) {
+        let Some(scope) = self.scope(key) else {
+            return;
+        };
+        let mut state = self.scopes[scope].state.lock();
+        let stored = self.store.version(key);
+        if !self.is_referenced(key) {
+            // No object waits for this change.
+            stored.map(|version| self.store.delete(scope, key, version));
+        } else if state.known.contains_key(key) && stored.is_none() {
+            state.read(key);
+            self.scopes[scope].wake.notify_one();
+        }
+    }
+
+    /// Records that a list of referrers is complete.
+    pub fn referrers_listed(&self, scope: usize) {
+        self.scopes[scope].wake.notify_one();
+    }
+
+    /// Reads the contents of one scope, until cancelled.
+    pub async fn read(
+        &self,
+        shared: &Arc<ClientContext>,
+        status: Status,
+        changed: impl Fn(Change<V>) + Send,
+    ) {
+        let number = status.scope();
+        let (namespace, wake) = (status.namespace(), &self.scopes[number].wake);
+        let mut outage = Outage::new(Arc::clone(shared), V::KIND, namespace, status, &GET);
+        let (mut running, mut failed) = (FuturesUnordered::new(), HashSet::new());
+        let mut resume = None;
+        loop {
+            if resume.is_some_and(|at| at <= Instant::now()) {
+                resume = None;
+            }
+            while resume.is_none()
+                && running.len() < CONCURRENCY
+                && let Some((key, sent)) = self.next(number)
+            {
+                running.push(get(&shared.client, key, sent));
+            }
+            if !failed.is_empty() {
+                let state = self.scopes[number].state.lock();
+                failed.retain(|key| state.waiting.contains(key));
+                drop(state);
+                if failed.is_empty() {
+                    outage.is_over();
+                }
+            }
+            if let Some(gone) = self.end_list(number) {
+                gone.into_iter().for_each(&changed);
+                outage.status.synced();
+            }
+            tokio::select! {
+                biased;
+                Some((key, sent, answer)) = running.next() => match self.store(number, &key, sent, answer) {
+                    Ok(change) => change.into_iter().for_each(&changed),
+                    Err(Again(error)) => {
+                        let mut asked = None;
+                        if let Some(error) = error {
+                            asked = retry_after(&error);
+                            outage.say(&error);
+                            failed.insert(key);
+                        }
+                        resume = Some(Instant::now() + outage.next_pause(asked.unwrap_or_default()));
+                    }
+                },
+                () = wake.notified() => {}
+                () = sleep_until(resume.unwrap_or_else(Instant::now)), if resume.is_some() => {}
+            }
+        }
+    }
+
+    /// Returns the next object to read.
+    fn next(&self, scope: usize) -> Option<(Key, Known)> {
+        let mut state = self.scopes[scope].state.lock();
+        loop {
+            let key = state.queue.pop_front()?;
+            let known = state.known.get(&key).copied();
+            if let Some(known) = known.filter(|_| self.is_referenced(&key)) {
+                return Some((key, known));
+            }
+            state.waiting.remove(&key);
+        }
+    }
+
+    /// Ends a list in the store, once each referenced object has been read. Returns the removed objects.
+    fn end_list(&self, number: usize) -> Option<Vec<Change<V>>> {
+        let mut state = self.scopes[number].state.lock();
+        let referrers = self.referrers.lock();
+        if !state.waiting.is_empty() || !referrers.iter().all(|(store, _)| store.is_listed(number))
+        {
+            return None;
+        }
+        let version = state.ended.take()?;
+        Some(self.store.list_ends(number, version))
+    }
+
+    /// Stores the result of a read, unless it may be older than the metadata. An object that is gone is removed by the watch.
+    fn store(
+        &self,
+        scope: usize,
+        key: &Key,
+        sent: Known,
+        answer: Result<Incoming<V>, Error>,
+    ) -> Result<Option<Change<V>>, Again> {
+        let mut state = self.scopes[scope].state.lock();
+        let known = state.known.get(key).copied();
+        let Some(known) = known.filter(|_| self.is_referenced(key)) else {
+            state.waiting.remove(key);
+            return Ok(None);
+        };
+        let read = match answer {
+            Ok(read) => read,
+            Err(error) if is_missing(&error) && known == sent => {
+                state.waiting.remove(key);
+                return Ok(None);
+            }
+            Err(error) => {
+                state.queue.push_back(key.clone());
+                if is_missing(&error) {
+                    return Ok(None);
+                }
+                if matches!(&error, Error::Api(status) if status.code == 403) {
+                    for (_, refusals) in &*self.referrers.lock() {
+                        refusals.refused(key, true);
+                    }
+                }
+                return Err(Again(Some(error)));
+            }
+        };
+        if read.key_and_version().1 < known.version || known.list != sent.list {
+            state.queue.push_back(key.clone());
+            return if known == sent {
+                Err(Again(None))
+            } else {
+                Ok(None)
+            };
+        }
+        state.waiting.remove(key);
+        let read = read.0.map_err(|(_, panicked)| panicked);
+        let apply = |object| {
+            catch(&V::KIND, "PartialEq::eq", || {
+                self.store.apply(scope, object)
+            })
+        };
+        read.and_then(apply).or_else(|panicked| {
+            error!(object = %key, "{panicked}; leaving the object out until it changes");
+            state.known.remove(key);
+            Ok(Some(self.removed(scope, key, known.version)))
+        })
+    }
+
+    /// Removes an object. Returns a change also if its content is not in the store: its referrers may wait for it.
+    fn removed(&self, scope: usize, key: &Key, version: u64) -> Change<V> {
+        let change = self.store.delete(scope, key, version);
+        change.unwrap_or_else(|| Change {
+            key: key.clone(),
+            old: None,
+            new: None,
+            is_touch: false,
+        })
+    }
+}
+
+/// The read has to be repeated after a pause. Without an error, the response was older than the metadata.
+struct Again(Option<Error>);
+
+async fn get<V: Cached>(client: &Client, key: Key, sent: Known) -> Read<V> {
+    let url = Object::<V>::url_path(&(), Some(key.namespace()));
+    let request = Request::new(url).get(key.name(), &GetParams::default());
+    let answer = match request {
+        Ok(request) => timeout(READ_TIMEOUT, client.request(request)).await,
+        Err(error) => Ok(Err(Error::BuildRequest(error))),
+    };
+    let late = |_| {
+        Err(Error::Service(
+            format!("no answer in {READ_TIMEOUT:?}").into(),
+        ))
+    };
+    (key, sent, answer.unwrap_or_else(late))
+}
+
+fn is_missing(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.code == 404)
+}
+
+/// Records the metadata of one scope, and requests the reads.
+pub(crate) struct Heads<V, F> {
+    pub contents: Arc<Contents<V>>,
+    pub scope: usize,
+    /// Called for each removed object. Must not block.
+    pub changed: F,
+}
+
+impl<V: Cached, F: Fn(Change<V>) + Send> Target<Head<V>> for Heads<V, F> {
+    fn list_begins(&self) {
+        let mut state = self.contents.scopes[self.scope].state.lock();
+        state.list += 1;
+        (state.is_listing, state.ended) = (true, None);
+        self.contents.store.list_begins(self.scope);
+    }
+
+    fn apply(&self, Object { key, version, .. }: Object<Head<V>>) -> Result<(), Panicked> {
+        let Scope { state, wake, .. } = &self.contents.scopes[self.scope];
+        let mut state = state.lock();
+        let list = state.list;
+        state.known.insert(key.clone(), Known { version, list });
+        let stored = self.contents.store.version(&key);
+        // After an etcd restore, a list may contain other content at the stored version.
+        let is_news = state.is_listing || stored.is_none_or(|stored| stored < version);
+        if is_news && self.contents.is_referenced(&key) {
+            state.read(&key);
+            wake.notify_one();
+        }
+        Ok(())
+    }
+
+    fn delete(&self, key: &Key, version: u64) {
+        let mut state = self.contents.scopes[self.scope].state.lock();
+        state.known.remove(key);
+        let change = self.contents.removed(self.scope, key, version);
+        drop(state);
+        (self.changed)(change);
+    }
+
+    /// The list ends in the store after the reads.
+    fn list_ends(&self, version: u64) -> bool {
+        let Scope { state, wake, .. } = &self.contents.scopes[self.scope];
+        let mut state = state.lock();
+        let list = state.list;
+        (state.is_listing, state.ended) = (false, Some(version));
+        let gone = state.known.extract_if(|_, known| known.list != list);
+        let gone: Vec<_> = gone.map(|(key, _)| key).collect();
+        let gone = gone
+            .iter()
+            .filter(|key| self.contents.store.version(key).is_none());
+        let gone: Vec<_> = gone
+            .map(|key| self.contents.removed(self.scope, key, version))
+            .collect();
+        drop(state);
+        gone.into_iter().for_each(&self.changed);
+        wake.notify_one();
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests;
