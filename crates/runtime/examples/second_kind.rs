@@ -46,7 +46,7 @@ struct Settings {
     registry: PathBuf,
 }
 
-/// Declares the watched and the owned resource types. Of the Secrets, only the referenced ones are read, and the releases of
+/// Declares the watched and the owned resource types. Only referenced Secrets are read, and the releases of
 /// Helm, which are large, are not even listed.
 fn build(program: &mut Builder, settings: Settings) {
     let secrets = Select::fields("type!=helm.sh/release.v1").referenced_only();
