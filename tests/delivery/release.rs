@@ -21,7 +21,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// A private registry, in a folder with image archives like the ones that Nix builds: one layer with one file.
+/// A private registry, in a folder with image archives as Nix builds them: one layer with one file.
 struct Registry {
     folder: TempDir,
     /// Architecture and layer digest of each archive.

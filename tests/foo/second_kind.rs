@@ -1,8 +1,10 @@
 //! The guarantees of the runtime for other operators than Foo. Its examples run as real processes on one API server. The leader
 //! is killed, frozen and stopped while objects are created, changed and deleted. `invariants` checks the audit log.
 //!
-//! One example is an operator of another resource type (`second_kind`), with a finalizer and a Secret that it reads. The second
+//! The first example is an operator of another resource type (`second_kind`), with a finalizer and a Secret that it reads. The second
 //! example is kube's own `Controller`, which uses only the runtime's election and fenced client (`kube_controller`).
+
+mod several;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -66,7 +68,7 @@ struct Operator {
     /// Prefix of its environment variables, and name of its Lease.
     prefix: &'static str,
     lease: &'static str,
-    work: Work,
+    works: &'static [Work],
 }
 
 /// A replica: a user with a sequence of processes.
@@ -194,7 +196,7 @@ impl Fleet {
             renew_deadline: RENEW,
         };
         let report = check_of(
-            &self.operator.work,
+            self.operator.works,
             &cluster().await.audit(),
             &election,
             quiet,
@@ -294,14 +296,14 @@ static RELAYS: Operator = Operator {
     example: "second_kind",
     prefix: "RELAY_OPERATOR__",
     lease: "relay-operator",
-    work: Work {
+    works: &[Work {
         kind: "Relay",
         primary: "relays",
         owned: &["configmaps", "services"],
         status: true,
         finalizers: true,
         fencing_holder: "example.com/lease-holder",
-    },
+    }],
 };
 
 /// The Relays of a namespace, and the objects owned by them.
@@ -698,14 +700,14 @@ static MIRRORS: Operator = Operator {
     example: "kube_controller",
     prefix: "MIRROR_OPERATOR__",
     lease: "mirror-operator",
-    work: Work {
+    works: &[Work {
         kind: "ConfigMap",
         primary: "configmaps",
         owned: &["configmaps"],
         status: false,
         finalizers: false,
         fencing_holder: "example.com/lease-holder",
-    },
+    }],
 };
 
 /// kube's own `Controller` with the runtime's fenced client, under the same faults.

@@ -369,7 +369,7 @@ fn i5_another_resource_type_has_its_own_owned_types() {
         log.owned("a", "create", "configmaps", "Other", "other");
         log.owned("a", "patch", "services", "Other", "other");
         fault(&mut log);
-        let report = check_of(&OTHER, &log.0, &Log::election(), &[]);
+        let report = check_of(&[OTHER], &log.0, &Log::election(), &[]);
         let lines = report.violations.iter();
         (
             report.writes,

@@ -132,12 +132,12 @@ struct LeaseWrite {
 
 /// Checks a whole log for I1, I2, I4, I5, I7 and I8, and the `quiet` periods without changes for I6.
 pub fn check(log: &[AuditEvent], election: &Election, quiet: &[(Timestamp, Timestamp)]) -> Report {
-    check_of(&FOO, log, election, quiet)
+    check_of(&[FOO], log, election, quiet)
 }
 
-/// Like [`check`], for a controller of another resource type.
+/// Like [`check`], for the controllers of other resource types.
 pub fn check_of(
-    of: &Work,
+    works: &[Work],
     log: &[AuditEvent],
     election: &Election,
     quiet: &[(Timestamp, Timestamp)],
@@ -151,7 +151,7 @@ pub fn check_of(
     let work: Vec<&AuditEvent> = ours
         .iter()
         .copied()
-        .filter(|event| of.includes(event))
+        .filter(|event| works.iter().any(|of| of.includes(event)))
         .collect();
     for event in &work {
         match event.code {
@@ -162,7 +162,7 @@ pub fn check_of(
     }
     i1_holder(&work, &leases, election, &mut report);
     i2_deadline(&work, &leases, election, &mut report);
-    i4_i5_owner(of, log, &ours, &election.lease, &mut report);
+    i4_i5_owner(works, log, &ours, &election.lease, &mut report);
     for event in ours.iter().filter(|event| event.resource != "leases") {
         let at = event.received.0;
         if quiet.iter().any(|(from, to)| (*from..*to).contains(&at)) {
@@ -351,7 +351,7 @@ fn i2_deadline(
 /// A Deployment that the controller creates contains its Foo's UID. The controller writes only objects that a Foo controls, and
 /// the few others that it may write.
 fn i4_i5_owner(
-    of: &Work,
+    works: &[Work],
     log: &[AuditEvent],
     ours: &[&AuditEvent],
     lease: &str,
@@ -363,50 +363,57 @@ fn i4_i5_owner(
         its.filter(|event| is_made(event))
             .map(|event| (event.reached.0, &event.response_object["metadata"]))
     };
-    let primaries: BTreeSet<_> = made(of.primary)
-        .map(|(_, object)| {
-            (
-                text(&object["namespace"]),
-                text(&object["name"]),
-                text(&object["uid"]),
-            )
+    let primaries = works.iter().flat_map(|of| {
+        made(of.primary).map(|(_, object)| {
+            let [namespace, name, uid] = ["namespace", "name", "uid"].map(|it| text(&object[it]));
+            (of.kind, namespace, name, uid)
         })
-        .collect();
-    let is_controlled = |namespace: &str, owners: &Value| {
+    });
+    let primaries: BTreeSet<_> = primaries.collect();
+    let is_controlled = |event: &AuditEvent, owners: &Value| {
         let owners = serde_json::from_value::<Vec<OwnerReference>>(owners.clone());
         let owners = owners.unwrap_or_default();
         controller(&owners).is_some_and(|owner| {
-            let primary = (namespace.to_owned(), owner.name.clone(), owner.uid.clone());
-            owner.kind == of.kind && primaries.contains(&primary)
+            let mut kinds = works.iter().filter(|of| of.owns(event)).map(|of| of.kind);
+            kinds.any(|kind| {
+                let (namespace, name) = (event.namespace.clone(), owner.name.clone());
+                owner.kind == kind
+                    && primaries.contains(&(kind, namespace, name, owner.uid.clone()))
+            })
         })
     };
-    let owned = of.owned.iter().flat_map(|resource| made(resource));
+    let owned: BTreeSet<_> = works.iter().flat_map(|of| of.owned).collect();
     // Owners at each time: an etcd restore brings back deleted objects, whose owners may then change.
     let mut owners = HashMap::<_, Vec<_>>::new();
-    for (at, object) in owned {
+    for (at, object) in owned.iter().flat_map(|resource| made(resource)) {
         let its = owners.entry(text(&object["uid"])).or_default();
         its.push((at, &object["ownerReferences"]));
     }
     for event in ours.iter().filter(|event| is_made(event)) {
         match (&*event.resource, &*event.subresource, &*event.verb) {
-            (resource, "", "delete") if of.owned.contains(&resource) => {
+            (_, "", "delete") if works.iter().any(|of| of.owns(event)) => {
                 let uid = text(&event.request_object["preconditions"]["uid"]);
                 let mut owned = owners.get(&uid).into_iter().flatten().rev();
                 let then = owned.find(|(at, _)| *at <= event.reached.0);
-                if !then.is_some_and(|(_, owners)| is_controlled(&event.namespace, owners)) {
+                if !then.is_some_and(|(_, owners)| is_controlled(event, owners)) {
                     report.violate("I5", event, "which nothing of ours controls");
                 }
             }
-            (resource, "", verb) if of.owned.contains(&resource) => {
+            (_, "", verb) if works.iter().any(|of| of.owns(event)) => {
                 let owners = &event.response_object["metadata"]["ownerReferences"];
-                if !is_controlled(&event.namespace, owners) {
+                if !is_controlled(event, owners) {
                     let invariant = if verb == "create" { "I4" } else { "I5" };
                     report.violate(invariant, event, "which nothing of ours controls");
                 }
             }
             ("events", "", _) => {}
-            (resource, "status", _) if of.status && resource == of.primary => {}
-            (resource, "", "patch") if of.finalizers && resource == of.primary => {
+            (resource, "status", _)
+                if works.iter().any(|of| of.status && resource == of.primary) => {}
+            (resource, "", "patch")
+                if works
+                    .iter()
+                    .any(|of| of.finalizers && resource == of.primary) =>
+            {
                 if !is_of_finalizers(&event.request_object) {
                     report.violate("I5", event, "which is of more than its finalizers");
                 }
@@ -414,7 +421,8 @@ fn i4_i5_owner(
             ("leases", "", _) if subject(event) == lease => {}
             ("serviceaccounts", "", "patch") if subject(event) == format!("{lease}-fencing") => {
                 let annotations = &event.response_object["metadata"]["annotations"];
-                if user(annotations[of.fencing_holder].as_str().unwrap_or_default()) != event.user {
+                let holder = works.first().map_or("", |of| of.fencing_holder);
+                if user(annotations[holder].as_str().unwrap_or_default()) != event.user {
                     report.violate("I5", event, "which names another than its writer");
                 }
             }
@@ -623,6 +631,10 @@ impl Work {
             "" if is_primary && self.finalizers => true,
             _ => self.owned.contains(&resource),
         }
+    }
+
+    fn owns(&self, event: &AuditEvent) -> bool {
+        self.owned.contains(&&*event.resource)
     }
 }
 

@@ -82,7 +82,7 @@ pub enum Act {
     },
 }
 
-/// One request for one object.
+/// A request for an object.
 #[derive(Clone, Debug)]
 pub struct Step {
     pub kind: Kind,

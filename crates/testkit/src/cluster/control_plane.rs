@@ -32,12 +32,14 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const APISERVER: &str = "kube-apiserver";
 /// Name of the second API server's log and kubeconfig.
 const SECOND: &str = "kube-apiserver-2";
-const USERS: [&str; 8] = [
+const USERS: [&str; 10] = [
     "admin",
     "replica-1",
     "replica-2",
     "replica-3",
     "replica-4",
+    "replica-5",
+    "replica-6",
     "bench-1",
     "bench-2",
     "bench-load",

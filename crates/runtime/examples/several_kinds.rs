@@ -1,0 +1,349 @@
+//! An operator of three kinds: databases, their classes and their backups, each with a controller of its own.
+//!
+//! A `Database` gets a `Deployment` and a `Service` of its name. Its `DatabaseClass` determines the replicas, and a `Secret`
+//! contains the password. With `spec.backup`, it also owns a `Backup`.
+//!
+//! A `Backup`, of a `Database` or of a user, becomes a `Job` once its `Database` is ready.
+//!
+//! A `DatabaseClass` gets a `ConfigMap` with its values, which the pods mount.
+//!
+//! All three controllers share one election and one watch for each kind.
+
+use std::{collections::BTreeMap, process::ExitCode, sync::Arc};
+
+use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job, core::v1 as core};
+use kube::{CustomResource, CustomResourceExt as _};
+use operator_runtime::{
+    ApiError, App, Builder, Custom, Dependent, Fields, Kind, Outcome, Plan, Reconciler, References,
+    Reported as _, Snapshot, Spec, Status, Store, View, Writer,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+static APP: App = App {
+    about: "Databases, their classes and their backups",
+    crates: &["several_kinds"],
+    ..App::new("database-operator", "0.1.0", "example.com")
+};
+
+fn main() -> ExitCode {
+    let crds = || {
+        vec![
+            DatabaseObject::crd(),
+            ClassObject::crd(),
+            BackupObject::crd(),
+        ]
+    };
+    operator_runtime::main(&APP, crds, build)
+}
+
+/// This program has no settings of its own.
+#[derive(Deserialize)]
+struct NoSettings {}
+
+fn build(program: &mut Builder, _: NoSettings) {
+    program.controller("database", |builder| {
+        builder.deletes::<Backup>();
+        DatabaseReconciler {
+            deployments: builder.owns(),
+            services: builder.owns(),
+            backups: builder.owns(),
+            classes: builder.watches(),
+            passwords: builder.watches(),
+        }
+    });
+    program.controller("databaseclass", |builder| ClassReconciler {
+        config_maps: builder.owns(),
+    });
+    program.controller("backup", |builder| BackupReconciler {
+        jobs: builder.owns(),
+        databases: builder.watches(),
+    });
+}
+
+// The kinds of this operator.
+
+type Database = Custom<DatabaseSpec>;
+type Class = Custom<ClassSpec>;
+type Backup = Custom<BackupSpec>;
+
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(group = "example.com", version = "v1", kind = "Database", namespaced)]
+#[kube(root = "DatabaseObject", status = "Status")]
+struct DatabaseSpec {
+    /// Name of the `DatabaseClass`.
+    class: String,
+    /// Name of the Secret with the key `password`.
+    secret: String,
+    /// Target of the backup. If absent, there is none.
+    backup: Option<String>,
+}
+
+impl Spec for DatabaseSpec {
+    const KIND: Kind = Kind::custom("example.com", "v1", "Database", "databases");
+    type Status = Status;
+
+    /// Also the objects of the Database's name, because another owner may have them.
+    fn references(&self, to: &mut References<'_>) {
+        to.sibling::<Class>(&self.class);
+        to.sibling::<Dependent<Password>>(&self.secret);
+        to.sibling::<Dependent<Workload>>(to.key().name());
+        to.sibling::<Dependent<Address>>(to.key().name());
+        to.sibling::<Backup>(to.key().name());
+    }
+}
+
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "example.com",
+    version = "v1",
+    kind = "DatabaseClass",
+    namespaced
+)]
+#[kube(root = "ClassObject", status = "Status")]
+struct ClassSpec {
+    #[schemars(range(min = 1, max = 5))]
+    replicas: i32,
+}
+
+impl Spec for ClassSpec {
+    const KIND: Kind = Kind::custom("example.com", "v1", "DatabaseClass", "databaseclasses");
+    type Status = Status;
+
+    fn references(&self, to: &mut References<'_>) {
+        to.sibling::<Dependent<Values>>(to.key().name());
+    }
+}
+
+#[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[kube(group = "example.com", version = "v1", kind = "Backup", namespaced)]
+#[kube(root = "BackupObject", status = "Status")]
+struct BackupSpec {
+    /// Name of the `Database`.
+    database: String,
+    target: String,
+}
+
+impl Spec for BackupSpec {
+    const KIND: Kind = Kind::custom("example.com", "v1", "Backup", "backups");
+    type Status = Status;
+
+    fn references(&self, to: &mut References<'_>) {
+        to.sibling::<Database>(&self.database);
+        to.sibling::<Dependent<Run>>(to.key().name());
+    }
+}
+
+// The kinds of Kubernetes, with the fields that this operator sets or reads.
+
+#[derive(Clone, Debug, Default, PartialEq, Hash, Serialize, Deserialize)]
+struct Workload {
+    spec: Value,
+    /// Only read.
+    #[serde(default, skip_serializing)]
+    status: Value,
+}
+
+impl Fields for Workload {
+    const KIND: Kind = Kind::of::<Deployment>();
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Hash, Serialize, Deserialize)]
+struct Address {
+    spec: Value,
+}
+
+impl Fields for Address {
+    const KIND: Kind = Kind::of::<core::Service>();
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Hash, Serialize, Deserialize)]
+struct Run {
+    spec: Value,
+}
+
+impl Fields for Run {
+    const KIND: Kind = Kind::of::<Job>();
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Hash, Serialize, Deserialize)]
+struct Values {
+    data: BTreeMap<String, String>,
+}
+
+impl Fields for Values {
+    const KIND: Kind = Kind::of::<core::ConfigMap>();
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
+struct Password {
+    data: BTreeMap<String, String>,
+}
+
+impl Fields for Password {
+    const KIND: Kind = Kind::of::<core::Secret>();
+}
+
+// The controllers.
+
+struct DatabaseReconciler {
+    deployments: Writer<Dependent<Workload>>,
+    services: Writer<Dependent<Address>>,
+    backups: Writer<Backup>,
+    classes: Arc<Store<Class>>,
+    passwords: Arc<Store<Dependent<Password>>>,
+}
+
+impl Reconciler for DatabaseReconciler {
+    type Primary = Database;
+    type Error = ApiError;
+
+    fn plan(
+        &self,
+        cx: &View<'_, Database>,
+        database: &Snapshot<Database>,
+    ) -> Result<Plan<Database>, ApiError> {
+        let (mut plan, key) = (Plan::new(), cx.key());
+        if database.view.deleting {
+            return Ok(plan); // The garbage collector deletes the children.
+        }
+        let spec = database.view.spec()?;
+        let class = self.classes.get(&key.sibling(&spec.class));
+        let class = class.ok_or_else(|| missing("DatabaseClass", &spec.class))?;
+        let secret = self.passwords.get(&key.sibling(&spec.secret));
+        let secret = secret.filter(|secret| secret.view.fields.data.contains_key("password"));
+        let secret = secret.ok_or_else(|| missing("password in Secret", &spec.secret))?;
+
+        let labels = json!({ "database": key.name() });
+        let container = json!({
+            "name": "database",
+            "image": "registry.example.com/database:1",
+            "envFrom": [{ "secretRef": { "name": spec.secret } }],
+            "volumeMounts": [{ "name": "class", "mountPath": "/etc/database" }],
+        });
+        let volume = json!({ "name": "class", "configMap": { "name": spec.class } });
+        // Another password restarts the pods.
+        let restart = json!({ "example.com/password": hash(&secret.view.fields.data["password"]) });
+        let template = json!({
+            "metadata": { "labels": labels, "annotations": restart },
+            "spec": { "containers": [container], "volumes": [volume] },
+        });
+        let deployment = json!({
+            "replicas": class.view.spec()?.replicas,
+            "selector": { "matchLabels": labels },
+            "template": template,
+        });
+        plan.apply(&self.deployments, key, &Workload::of(deployment));
+        let service = json!({ "selector": labels, "ports": [{ "port": 5432 }] });
+        plan.apply(&self.services, key, &Address { spec: service });
+        if let Some(target) = &spec.backup {
+            let backup = BackupSpec {
+                database: key.name().to_owned(),
+                target: target.clone(),
+            };
+            plan.apply(&self.backups, key, &backup);
+        }
+        plan.prune(&self.backups);
+        Ok(plan)
+    }
+
+    fn status(
+        &self,
+        cx: &View<'_, Database>,
+        database: &Snapshot<Database>,
+        outcome: &Outcome<'_, ApiError>,
+    ) -> Option<Status> {
+        let deployment = self.deployments.store().get(cx.key());
+        let ready = deployment.and_then(|it| it.view.fields.status["readyReplicas"].as_i64());
+        let verdict = match ready.unwrap_or(0) {
+            0 => (false, "NoPods", "no pod is ready".to_owned()),
+            pods => (true, "Deployed", format!("{pods} pods are ready")),
+        };
+        let (view, verdict) = (&database.view, outcome.verdict(verdict));
+        Some(
+            view.status
+                .with(view.generation, "Ready", verdict, cx.now()),
+        )
+    }
+}
+
+struct ClassReconciler {
+    config_maps: Writer<Dependent<Values>>,
+}
+
+impl Reconciler for ClassReconciler {
+    type Primary = Class;
+    type Error = ApiError;
+
+    fn plan(&self, cx: &View<'_, Class>, class: &Snapshot<Class>) -> Result<Plan<Class>, ApiError> {
+        let mut plan = Plan::new();
+        if !class.view.deleting {
+            let replicas = class.view.spec()?.replicas.to_string();
+            let data = BTreeMap::from([("replicas".to_owned(), replicas)]);
+            plan.apply(&self.config_maps, cx.key(), &Values { data })
+                .exactly("data");
+        }
+        Ok(plan)
+    }
+}
+
+struct BackupReconciler {
+    jobs: Writer<Dependent<Run>>,
+    databases: Arc<Store<Database>>,
+}
+
+impl Reconciler for BackupReconciler {
+    type Primary = Backup;
+    type Error = ApiError;
+
+    fn plan(
+        &self,
+        cx: &View<'_, Backup>,
+        backup: &Snapshot<Backup>,
+    ) -> Result<Plan<Backup>, ApiError> {
+        let (mut plan, key) = (Plan::new(), cx.key());
+        if backup.view.deleting {
+            return Ok(plan);
+        }
+        let spec = backup.view.spec()?;
+        let database = self.databases.get(&key.sibling(&spec.database));
+        let is_ready = |database: &Snapshot<Database>| {
+            let mut conditions = database.view.status.conditions.iter();
+            conditions.any(|it| it.type_ == "Ready" && it.status == "True")
+        };
+        let ready = database.filter(is_ready);
+        ready.ok_or_else(|| missing("ready Database", &spec.database))?;
+        let container = json!({
+            "name": "backup",
+            "image": "registry.example.com/database:1",
+            "args": ["backup", spec.database, spec.target],
+        });
+        let pod = json!({ "containers": [container], "restartPolicy": "Never" });
+        // A Job is immutable: it is created, and never changed.
+        let spec = json!({ "template": { "spec": pod } });
+        plan.create(&self.jobs, key, &Run { spec });
+        Ok(plan)
+    }
+}
+
+impl Workload {
+    fn of(spec: Value) -> Self {
+        Self {
+            spec,
+            status: Value::Null,
+        }
+    }
+}
+
+/// The error for an object that the user has yet to create. Its appearance enqueues the objects that reference it.
+fn missing(what: &str, name: &str) -> ApiError {
+    ApiError::Waiting(format!("no {what} {name:?}"))
+}
+
+fn hash(text: &str) -> String {
+    format!(
+        "{:?}",
+        ring::digest::digest(&ring::digest::SHA256, text.as_bytes())
+    )
+}
