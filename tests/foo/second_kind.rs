@@ -1,8 +1,9 @@
 //! The guarantees of the runtime for other operators than Foo. Its examples run as real processes on one API server. The leader
 //! is killed, frozen and stopped while objects are created, changed and deleted. `invariants` checks the audit log.
 //!
-//! The first example is an operator of another resource type (`second_kind`), with a finalizer and a Secret that it reads. The second
-//! example is kube's own `Controller`, which uses only the runtime's election and fenced client (`kube_controller`).
+//! The first example is an operator of another resource type (`second_kind`), with a finalizer and a Secret that it reads. The
+//! second example is kube's own `Controller`, which uses only the runtime's election and fenced client (`kube_controller`). The
+//! third one, `several_kinds`, is in the folder.
 
 mod several;
 

@@ -62,8 +62,8 @@ pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
     /// Returns `metadata.uid`. It distinguishes the object from an earlier one of the same name.
     fn uid(&self) -> &str;
     /// Adds the objects that a reconciled object requires or reads. A change of one enqueues the reconciled object, if its
-    /// controller [owns](crate::ControllerBuilder::owns) or [watches](crate::ControllerBuilder::watches) the resource type. An object that the
-    /// reconciled object controls needs no reference, once it exists. Default: none.
+    /// controller [owns](crate::ControllerBuilder::owns) or [watches](crate::ControllerBuilder::watches) the resource type. An
+    /// object that the reconciled object controls needs no reference, once it exists. Default: none.
     fn references(&self, to: &mut References<'_>) {
         _ = to;
     }

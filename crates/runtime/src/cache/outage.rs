@@ -1,4 +1,5 @@
-//! Outage of a watch or of the reads that it causes: its log lines, its state in the readiness, and the delay before the next attempt.
+//! Outage of a watch or of the reads that it causes: its log lines, its state in the readiness, and the delay before the next
+//! attempt.
 
 use std::{sync::Arc, time::Duration};
 
