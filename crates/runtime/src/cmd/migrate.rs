@@ -14,15 +14,16 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{
     Api, Client, ResourceExt as _,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
+    core::Status,
 };
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, sleep};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::{
     api::{
         failure::{brief, root_cause},
-        status::{is_denied, retry_after},
+        status::retry_after,
     },
     config::backoff::Backoff,
 };
@@ -34,7 +35,7 @@ const PACE: Duration = Duration::from_millis(50);
 /// the new one. kube-apiserver itself waits 5 s for that reason before it serves a new CRD (`establishingController`).
 const SETTLE: Duration = Duration::from_secs(10);
 
-/// Delays between the attempts of one request, and their number. They take two minutes together.
+/// Delays between the attempts of a request or of the failed objects, and their number. They take two minutes together.
 const DELAYS: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(16));
 const ATTEMPTS: u32 = 12;
 
@@ -77,12 +78,17 @@ pub enum Error {
 /// Migrates each of the CRDs, one after the other.
 ///
 /// # Errors
-/// See [`Error`]. The CRDs before the failed one are migrated.
+/// The first [`Error`]. All other CRDs are migrated nevertheless.
 pub async fn migrate(client: &Client, crds: &[CustomResourceDefinition]) -> Result<(), Error> {
+    let mut result = Ok(());
     for crd in crds {
-        Migration::new(client, crd).run().await?;
+        let ended = Migration::new(client, crd).run().await;
+        if let (Err(error), Err(_)) = (&ended, &result) {
+            error!("{error}");
+        }
+        result = result.and(ended);
     }
-    Ok(())
+    result
 }
 
 struct Migration<'a> {
@@ -135,7 +141,7 @@ impl<'a> Migration<'a> {
         info!(crd = self.name, stored = ?versions, "migrating to {}", self.stored);
         sleep(SETTLE).await;
         let all = self.list().await?;
-        let failed = self.rewrite(&all).await?;
+        let failed = self.rewrite(&all).await;
         if failed > 0 {
             return Err(Error::Objects {
                 crd: self.name.clone(),
@@ -193,40 +199,57 @@ impl<'a> Migration<'a> {
         }
     }
 
-    /// Rewrites the objects, and returns the number of failures. A failed object keeps no other object from being rewritten.
-    async fn rewrite(&self, all: &[Listed]) -> Result<usize, Error> {
+    /// Rewrites the objects, and returns the number of failures. A failed object keeps no other object from being rewritten: it is
+    /// tried again after all others, up to [`ATTEMPTS`] times.
+    async fn rewrite(&self, all: &[Listed]) -> usize {
         let mut pace = interval(PACE);
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut failed = 0;
-        for (number, object) in all.iter().enumerate() {
-            if number > 0 && number % LOGGED == 0 {
-                info!(
-                    crd = self.name,
-                    objects = number,
-                    of = all.len(),
-                    "rewritten"
-                );
+        let mut backoff = Backoff::new(DELAYS.0, DELAYS.1);
+        let (mut left, mut failed): (Vec<_>, _) = (all.iter().collect(), 0);
+        for attempt in 1..=ATTEMPTS {
+            let mut again = Vec::new();
+            let mut pause = Duration::ZERO;
+            for (number, object) in left.iter().enumerate() {
+                if number > 0 && number % LOGGED == 0 {
+                    info!(
+                        crd = self.name,
+                        objects = number,
+                        of = left.len(),
+                        "rewritten"
+                    );
+                }
+                pace.tick().await;
+                let Err(error) = self.rewrite_one(object).await else {
+                    continue;
+                };
+                if attempt < ATTEMPTS && is_temporary(&error) {
+                    pause = pause.max(retry_after(&error).unwrap_or_default());
+                    again.push(*object);
+                    continue;
+                }
+                failed += 1;
+                if failed <= NAMED {
+                    let namespace = object.namespace.as_deref().unwrap_or_default();
+                    let (name, why) = (&object.name, why(&error));
+                    warn!(
+                        crd = self.name,
+                        namespace, name, "cannot rewrite the object: {why}"
+                    );
+                }
             }
-            pace.tick().await;
-            let Err(error) = self.rewrite_one(object).await else {
-                continue;
-            };
-            let kube::Error::Api(_) = error else {
-                return Err(self.failed("rewrite an object", &error));
-            };
-            failed += 1;
-            if failed <= NAMED {
-                let namespace = object.namespace.as_deref().unwrap_or_default();
-                warn!(
-                    crd = self.name,
-                    namespace,
-                    name = object.name,
-                    "cannot rewrite the object: {}",
-                    why(&error)
-                );
+            if again.is_empty() {
+                break;
             }
+            let delay = backoff.advance().max(pause);
+            warn!(
+                crd = self.name,
+                objects = again.len(),
+                "not rewritten yet, next attempt in {delay:?}"
+            );
+            sleep(delay).await;
+            left = again;
         }
-        Ok(failed)
+        failed
     }
 
     /// Sends a patch without changes. The API server writes the object nevertheless, because its stored form differs.
@@ -239,23 +262,17 @@ impl<'a> Migration<'a> {
         let metadata = json!({ "uid": object.uid, "resourceVersion": object.version });
         let patch = Patch::Merge(json!({ "metadata": metadata }));
         let params = PatchParams::default();
-        let patched = self
-            .repeat("rewrite an object", || {
-                api.patch_metadata(&object.name, &params, &patch)
-            })
-            .await;
-        match patched {
+        match api.patch_metadata(&object.name, &params, &patch).await {
             Ok(_) => Ok(()),
-            // Deleted.
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            // A webhook may deny with this code as well, so the object is read.
-            Err(kube::Error::Api(status)) if status.code == 409 => {
-                let read = self.repeat("read an object", || api.get_metadata_opt(&object.name));
-                match read.await? {
-                    Some(now) if now.metadata.resource_version == object.version => {
+            // The object is gone or has changed, or something else denies the patch with this code.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                match api.get_metadata(&object.name).await {
+                    Ok(now) if now.metadata.resource_version == object.version => {
                         Err(kube::Error::Api(status))
                     }
-                    _ => Ok(()),
+                    Ok(_) => Ok(()),
+                    Err(kube::Error::Api(read)) if is_gone(&read, object) => Ok(()),
+                    Err(error) => Err(error),
                 }
             }
             Err(error) => Err(error),
@@ -332,10 +349,16 @@ fn stored_versions(crd: &CustomResourceDefinition) -> Vec<&str> {
     versions.into_iter().flatten().map(|it| &**it).collect()
 }
 
+/// Whether the API server reports that this object does not exist. A missing resource type has another text, and proxies send
+/// another body.
+fn is_gone(status: &Status, object: &Listed) -> bool {
+    let details = status.details.as_ref();
+    status.reason == "NotFound" && details.is_some_and(|details| details.name == object.name)
+}
+
 /// Whether another attempt may succeed: no response, too many requests, or a failure of the server.
 fn is_temporary(error: &kube::Error) -> bool {
     match error {
-        kube::Error::Api(status) if is_denied(&status.message) => false,
         kube::Error::Api(status) => status.code == 429 || status.code >= 500,
         _ => true,
     }
