@@ -182,11 +182,10 @@ impl<V: Cached> Contents<V> {
             return;
         };
         let mut state = self.scopes[scope].state.lock();
-        let stored = self.store.version(key);
         if !self.is_referenced(key) {
             // No object waits for this change.
-            stored.map(|version| self.store.delete(scope, key, version));
-        } else if state.known.contains_key(key) && stored.is_none() {
+            let _ = self.store.remove(key);
+        } else if state.known.contains_key(key) && self.store.version(key).is_none() {
             state.read(key);
             self.scopes[scope].wake.notify_one();
         }
@@ -327,14 +326,13 @@ impl<V: Cached> Contents<V> {
         read.and_then(apply).or_else(|panicked| {
             error!(object = %key, "{panicked}; leaving the object out until it changes");
             state.known.remove(key);
-            Ok(Some(self.removed(scope, key, known.version)))
+            Ok(Some(self.removed(key)))
         })
     }
 
     /// Removes an object. Returns a change also if its content is not in the store: its referrers may wait for it.
-    fn removed(&self, scope: usize, key: &Key, version: u64) -> Change<V> {
-        let change = self.store.delete(scope, key, version);
-        change.unwrap_or_else(|| Change {
+    fn removed(&self, key: &Key) -> Change<V> {
+        self.store.remove(key).unwrap_or_else(|| Change {
             key: key.clone(),
             old: None,
             new: None,
@@ -396,28 +394,25 @@ impl<V: Cached, F: Fn(Change<V>) + Send> Target<Head<V>> for Heads<V, F> {
         Ok(())
     }
 
-    fn delete(&self, key: &Key, version: u64) {
+    /// A GET may have read a version after this one: of an object that the selector excludes now, or that was created again. The
+    /// watch delivers the latter, and it is read again.
+    fn delete(&self, key: &Key, _: u64) {
         let mut state = self.contents.scopes[self.scope].state.lock();
         state.known.remove(key);
-        let change = self.contents.removed(self.scope, key, version);
+        let change = self.contents.removed(key);
         drop(state);
         (self.changed)(change);
     }
 
-    /// The list ends in the store after the reads.
+    /// Removes the objects that the list did not contain, also those that were read during the list. The list ends in the store
+    /// after the reads.
     fn list_ends(&self, version: u64) -> bool {
         let Scope { state, wake, .. } = &self.contents.scopes[self.scope];
         let mut state = state.lock();
         let list = state.list;
         (state.is_listing, state.ended) = (false, Some(version));
         let gone = state.known.extract_if(|_, known| known.list != list);
-        let gone: Vec<_> = gone.map(|(key, _)| key).collect();
-        let gone = gone
-            .iter()
-            .filter(|key| self.contents.store.version(key).is_none());
-        let gone: Vec<_> = gone
-            .map(|key| self.contents.removed(self.scope, key, version))
-            .collect();
+        let gone: Vec<_> = gone.map(|(key, _)| self.contents.removed(&key)).collect();
         drop(state);
         gone.into_iter().for_each(&self.changed);
         wake.notify_one();

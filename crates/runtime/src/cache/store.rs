@@ -538,6 +538,11 @@ impl<V: Cached> Store<V> {
         state.remove(key)
     }
 
+    /// Removes an object of any version. For an object that a GET read: its version may be later than that of the deletion.
+    pub(crate) fn remove(&self, key: &Key) -> Option<Change<V>> {
+        self.state.write().remove(key)
+    }
+
     /// Ends a list: removes the objects that it did not contain. `version` is the resourceVersion of the list.
     pub(crate) fn list_ends(&self, scope: usize, version: u64) -> Vec<Change<V>> {
         let mut state = self.state.write();

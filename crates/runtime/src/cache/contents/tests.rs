@@ -362,6 +362,47 @@ async fn a_relist_reads_the_referenced_objects() {
     assert_eq!(world.stored("a"), None);
 }
 
+/// A read during a list stores the object, which is then deleted before the snapshot of the list.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_list_removes_an_object_read_during_the_list() {
+    let world = World::synced().await;
+    world.server.set("a", Ok(7));
+    world.head("a", 7);
+    sleep(LATENCY / 2).await;
+    world.heads.list_begins();
+    world.settle().await;
+    assert_eq!(world.stored("a"), Some(7));
+    world.heads.list_ends(9);
+    assert_eq!(world.stored("a"), None);
+    world.settle().await;
+    assert_eq!(world.stored("a"), None);
+}
+
+/// A read that fails does not delay the removal of other objects.
+#[tokio::test(start_paused = true)]
+async fn a_failing_read_does_not_delay_a_removal() {
+    let world = World::synced().await;
+    world.parent("q", "b", 2);
+    world.settle().await;
+    world.server.set("b", Err(500));
+    world.list(&[("b", 6)]);
+    assert_eq!((world.stored("a"), world.stored("b")), (None, Some(6)));
+    world.settle().await;
+    assert_eq!((world.stored("a"), world.stored("b")), (None, Some(6)));
+}
+
+/// The object no longer matches the selector at version 7, and changes at version 8.
+#[tokio::test(start_paused = true)]
+async fn a_deletion_before_the_version_read_removes_the_object() {
+    let world = World::synced().await;
+    world.server.set("a", Ok(8));
+    world.head("a", 6);
+    world.settle().await;
+    assert_eq!(world.stored("a"), Some(8));
+    world.heads.delete(&Key::new("n", "a"), 7);
+    assert_eq!(world.stored("a"), None);
+}
+
 #[tokio::test(start_paused = true)]
 async fn at_most_four_reads_run_at_a_time() {
     let world = World::new();
