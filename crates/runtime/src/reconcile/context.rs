@@ -108,6 +108,8 @@ pub(crate) trait PrimaryWriter<P: Primary>: Sync {
         status: &'a P::Status,
         event: Event,
     ) -> BoxFuture<'a, Result<(), ApiError>>;
+
+    fn suppress_status(&self, cx: &Context<'_, P>, seen: &Snapshot<P>, status: &P::Status);
 }
 
 impl<P: Primary> Context<'_, P> {

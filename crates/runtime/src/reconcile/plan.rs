@@ -27,7 +27,8 @@ use crate::{
 /// The steps of one reconcile, which a [`Reconciler`](crate::Reconciler) returns.
 ///
 /// A step whose result exists already sends no request. The others run in their order up to the first error. A
-/// [finalizer](Self::finalizer) is set before all steps and cleared after them.
+/// [finalizer](Self::finalizer) is set before all steps and cleared after them. A delete counts as done when the API server has
+/// accepted it: the finalizers of that object may keep it longer. Nothing is created or changed for a terminating object.
 #[must_use = "only the returned plan is carried out"]
 pub struct Plan<P> {
     finalizers: Vec<(Box<dyn AnyFinalizer<P>>, bool)>,
@@ -161,6 +162,8 @@ impl<P: Primary> Plan<P> {
         }
         for work in &self.work {
             let done = match work {
+                // A terminating namespace rejects each create, which must not keep the finalizer.
+                Work::Apply(..) if is_deleting => Ok(()),
                 Work::Apply(writer, apply) => writer.apply(cx, apply).await,
                 Work::Delete(writer, key) => writer.delete(cx, key).await,
                 Work::Prune(writer) => {
@@ -177,7 +180,8 @@ impl<P: Primary> Plan<P> {
         }
         for (finalizer, is_wanted) in &self.finalizers {
             if !is_wanted {
-                or_recorded(cx, finalizer.clear(cx, seen).await)?;
+                let cleared = finalizer.clear(cx, seen).await.map(|now| *seen = now);
+                or_recorded(cx, cleared)?;
             }
         }
         Ok(())
@@ -374,7 +378,7 @@ trait AnyFinalizer<P: Primary>: Send + Sync {
         &'a self,
         cx: &'a Context<'_, P>,
         seen: &'a Snapshot<P>,
-    ) -> BoxFuture<'a, Result<(), ApiError>>;
+    ) -> BoxFuture<'a, Result<Snapshot<P>, ApiError>>;
     fn outside<'a>(
         &'a self,
         cx: &'a Context<'_, P>,
@@ -396,7 +400,7 @@ impl<P: Finalizable> AnyFinalizer<P> for Finalizer<P> {
         &'a self,
         cx: &'a Context<'_, P>,
         seen: &'a Snapshot<P>,
-    ) -> BoxFuture<'a, Result<(), ApiError>> {
+    ) -> BoxFuture<'a, Result<Snapshot<P>, ApiError>> {
         self.clear(cx, seen).boxed()
     }
 

@@ -53,6 +53,9 @@ pub trait Reconciler: Send + Sync + 'static {
     /// The method sends no request. The plan follows from `cx`, `seen` and the stores. For other state, add
     /// [`again_after`](Plan::again_after). A reconciler that overrides [`reconcile`](Self::reconcile) needs no plan.
     ///
+    /// Check whether the object is terminating before the spec: an invalid spec must not keep the finalizer. While the object is
+    /// terminating, objects of the plan are neither created nor changed.
+    ///
     /// # Errors
     /// No step runs. The status reports the error if it has a [reason](Failure::reason).
     fn plan(
@@ -120,8 +123,18 @@ pub trait Reconciler: Send + Sync + 'static {
             };
             let synced = || Event::normal("Synced", format!("{} synced", Self::Primary::KIND.kind));
             let event = outcome.error.map_or_else(synced, Event::failed);
-            cx.primary.report(cx, &now, &status, event).await?;
-            done
+            match cx.primary.report(cx, &now, &status, event).await {
+                // An older object may violate the schema, so that every status of it is rejected.
+                Err(rejected @ ApiError::Rejected(_)) if done.is_err() => {
+                    cx.log_once(&rejected, "the status cannot be written");
+                    cx.primary.suppress_status(cx, &now, &status);
+                    done
+                }
+                reported => {
+                    reported?;
+                    done
+                }
+            }
         }
     }
 

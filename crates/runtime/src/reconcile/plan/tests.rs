@@ -72,6 +72,7 @@ struct Planner {
     maps: Writer<Dependent<Data>>,
     parts: Writer<Custom<PartSpec>>,
     finalizer: Finalizer<Custom<Wish>>,
+    second: Finalizer<Custom<Wish>>,
     error: Mutex<Option<ApiError>>,
     plan: Planning,
 }
@@ -101,6 +102,8 @@ struct State {
     versions: u64,
     /// Merged into each stored object.
     mutation: Value,
+    /// Whether each status is rejected.
+    rejects_status: bool,
 }
 
 impl State {
@@ -120,7 +123,13 @@ impl Server {
                 let body = body.collect().await.unwrap().to_bytes();
                 let body = serde_json::from_slice(&body).unwrap_or_default();
                 let answer = server.answer(&parts.method, parts.uri.path(), &body);
-                Ok::<_, Infallible>(Response::new(Body::from(answer.to_string().into_bytes())))
+                let code = answer["code"]
+                    .as_u64()
+                    .and_then(|code| u16::try_from(code).ok())
+                    .unwrap_or(200);
+                let answer = Body::from(answer.to_string().into_bytes());
+                let answer = Response::builder().status(code).body(answer);
+                Ok::<_, Infallible>(answer.unwrap())
             }
         });
         Client::new(service, "default")
@@ -136,6 +145,15 @@ impl Server {
             let all = state.objects.iter().filter(|(it, _)| it.starts_with(path));
             let all: Vec<_> = all.map(|(_, object)| object).collect();
             return json!({ "metadata": { "resourceVersion": "9" }, "items": all });
+        }
+        if *method == Method::PUT && state.rejects_status {
+            return json!({ "kind": "Status", "code": 422, "reason": "Invalid", "message": "no" });
+        }
+        let precondition = &body["metadata"]["resourceVersion"];
+        let stored = state.objects.get(path);
+        let stored = stored.map(|stored| &stored["metadata"]["resourceVersion"]);
+        if !precondition.is_null() && stored.is_some_and(|stored| stored != precondition) {
+            return json!({ "kind": "Status", "code": 409, "reason": "Conflict", "message": "" });
         }
         let name = body["metadata"]["name"].as_str().unwrap_or_default();
         let path = match *method {
@@ -236,6 +254,7 @@ fn harness(
         maps: builder.owns(),
         parts: builder.owns(),
         finalizer: builder.finalizer(FINALIZER),
+        second: builder.finalizer("example.com/second"),
         error: Mutex::default(),
         plan,
     });
@@ -512,6 +531,52 @@ async fn an_error_of_the_plan_is_reported() {
     *harness.reconciler().error.lock() = Some(ApiError::transient("down"));
     harness.reconcile(&key("w")).await.unwrap_err();
     assert!(server.0.lock().sent.is_empty());
+}
+
+/// A rejected status does not replace the error of the plan, and is not repeated.
+#[tokio::test]
+async fn a_rejected_status_leaves_the_error_of_the_plan() {
+    let (server, harness) = harness(wish(&[]), |_, _| Plan::new());
+    server.0.lock().rejects_status = true;
+    let error = ApiError::Waiting("no class".to_owned());
+    *harness.reconciler().error.lock() = Some(error.clone());
+    for _ in 0..2 {
+        assert_eq!(harness.reconcile(&key("w")).await.unwrap_err(), error);
+    }
+    assert_eq!(server.0.lock().sent.len(), 1);
+}
+
+/// Each write after the clearing of a finalizer is based on the resulting object.
+#[tokio::test]
+async fn two_finalizers_and_the_status_are_written_one_after_the_other() {
+    let all = [FINALIZER, "example.com/second", "others/theirs"];
+    let (server, harness) = harness(wish(&all), |it, _| {
+        let mut plan = Plan::new();
+        plan.finalizer(&it.finalizer, false);
+        plan.finalizer(&it.second, false);
+        plan
+    });
+    harness.reconcile(&key("w")).await.unwrap();
+    let wish = server.stored(&format!("{}/w", path_of::<Custom<Wish>>()));
+    assert_eq!(wish["metadata"]["finalizers"], json!(["others/theirs"]));
+    assert_eq!(wish["status"]["conditions"][0]["status"], "True");
+}
+
+/// Nothing is created for a terminating object, so its finalizer is cleared.
+#[tokio::test]
+async fn a_terminating_object_gets_no_new_objects() {
+    let mut terminating = wish(&[FINALIZER]);
+    terminating["metadata"]["deletionTimestamp"] = "2020-01-01T00:00:00Z".into();
+    let (server, harness) = harness(terminating, |it, seen| {
+        let mut plan = Plan::new();
+        plan.finalizer(&it.finalizer, !seen.view.deleting);
+        plan.create(&it.maps, &key("m"), &data(json!({})));
+        plan.apply(&it.parts, &key("p"), &PartSpec { size: json!(5) });
+        plan
+    });
+    assert_eq!(steps(&harness), ["patch Wish w"]);
+    harness.reconcile(&key("w")).await.unwrap();
+    assert_eq!(server.methods(), [Method::PATCH]);
 }
 
 proptest! {

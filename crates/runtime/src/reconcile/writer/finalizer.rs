@@ -107,17 +107,22 @@ impl<P: Finalizable> Finalizer<P> {
         act().map_err(|error| ApiError::transient(brief(&error.to_string())))
     }
 
-    /// Removes the finalizer if it is set. A terminating object is deleted with its last finalizer.
+    /// Removes the finalizer if it is set. A terminating object is deleted with its last finalizer. Returns the resulting object,
+    /// the base of later writes.
     ///
     /// # Errors
     /// See [`ApiError`].
-    pub async fn clear(&self, cx: &Context<'_, P>, seen: &Snapshot<P>) -> Result<(), ApiError> {
+    pub async fn clear(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &Snapshot<P>,
+    ) -> Result<Snapshot<P>, ApiError> {
         if !self.is_set(seen) {
-            return Ok(());
+            return Ok(seen.clone());
         }
         let all = seen.view.finalizers().iter().map(String::as_str);
         let others: Vec<_> = all.filter(|name| *name != self.name).collect();
-        self.replace(cx, seen, false, &others).await.map(drop)
+        self.replace(cx, seen, false, &others).await
     }
 
     /// Replaces the finalizers with `all`, which contains this one if `to_set`.

@@ -239,6 +239,10 @@ impl<P: Primary> PrimaryWriter<P> for Writer<P> {
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         self.report(cx, seen, status, event).boxed()
     }
+
+    fn suppress_status(&self, cx: &Context<'_, P>, seen: &Snapshot<P>, status: &P::Status) {
+        self.suppress_status(cx, seen, status);
+    }
 }
 
 /// Fails if a write of the reconciled object has to wait. An event reports the first delay of a dispute.

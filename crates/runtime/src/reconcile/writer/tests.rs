@@ -487,7 +487,7 @@ impl Verb {
                 wishes.report(cx, seen, &status, event).await
             }
             Self::SetFinalizer => finalizer.set(cx, seen).await.map(drop),
-            Self::ClearFinalizer => finalizer.clear(cx, seen).await,
+            Self::ClearFinalizer => finalizer.clear(cx, seen).await.map(drop),
         }
     }
 }
@@ -809,7 +809,7 @@ async fn i6_a_reverted_finalizer_is_requested_once() {
             if to_set {
                 finalizer.set(&cx, &seen).await.map(drop)
             } else {
-                finalizer.clear(&cx, &seen).await
+                finalizer.clear(&cx, &seen).await.map(drop)
             }
         };
         let mut changed = stored.clone();
