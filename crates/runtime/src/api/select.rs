@@ -1,6 +1,6 @@
 //! Selection of the objects of a resource type that a program watches.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 /// Selection of the objects of a resource type; see [`Builder::select`](crate::Builder::select). The default selects all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -68,6 +68,15 @@ impl Select {
         required.collect()
     }
 
+    /// Returns whether the objects with the required labels are selected.
+    pub(crate) fn is_met_by_labels(&self) -> bool {
+        let required = self.required_labels();
+        let distinct: BTreeSet<_> = required.iter().map(|(label, _)| label).collect();
+        let labels = self.labels.as_deref();
+        self.fields.is_none()
+            && distinct.len() == labels.map_or(0, |text| requirements(text).count())
+    }
+
     /// Returns the first invalid part of a selector.
     pub(crate) fn error(&self) -> Option<String> {
         let wrong = |text: &Option<String>, is_valid: fn(&str) -> bool| {
@@ -131,8 +140,12 @@ fn parse_label(text: &str) -> Option<Requirement<'_>> {
         return other(is_label(text));
     };
     let (label, operator) = left.trim().split_once(char::is_whitespace)?;
-    let mut values = values.strip_suffix(')')?.split(',').map(str::trim);
-    other(is_label(label) && matches!(operator.trim(), "in" | "notin") && values.all(is_value))
+    let (operator, values) = (operator.trim(), values.strip_suffix(')')?);
+    if operator == "in" && is_label(label) && is_value(values.trim()) {
+        return Some(Requirement::Equal(label, values.trim()));
+    }
+    let mut values = values.split(',').map(str::trim);
+    other(is_label(label) && matches!(operator, "in" | "notin") && values.all(is_value))
 }
 
 /// Returns whether this is the name of a label, with an optional prefix.
@@ -202,11 +215,29 @@ mod tests {
 
     #[test]
     fn equalities_are_required_labels() {
-        let select = Select::labels("a=b, c == d,e!=f,g in (h),i,!j,k=");
+        let select = Select::labels("a=b, c == d,e!=f,g in ( h ),i,!j,k=,l in (m,n)");
         let owned = |(label, value): (&str, &str)| (label.to_owned(), value.to_owned());
-        let required = [("a", "b"), ("c", "d"), ("k", "")].map(owned);
+        let required = [("a", "b"), ("c", "d"), ("g", "h"), ("k", "")].map(owned);
         assert_eq!(select.required_labels(), required);
         assert_eq!(Select::fields("type=a").required_labels(), []);
+    }
+
+    #[test]
+    fn only_distinct_equalities_are_met_by_labels() {
+        assert!(Select::default().is_met_by_labels());
+        assert!(Select::labels("a=b,c==d,e in (f)").is_met_by_labels());
+        for other in [
+            "a=b,c!=d",
+            "a=b,a=c",
+            "a in (b,c)",
+            "a notin (b)",
+            "a",
+            "!a",
+            "a>1",
+        ] {
+            assert!(!Select::labels(other).is_met_by_labels(), "{other}");
+        }
+        assert!(!Select::fields("type=a").is_met_by_labels());
     }
 
     #[test]

@@ -39,6 +39,7 @@ use crate::{
         readiness::{Status, refusals::Refusals},
         store::{Change, Store},
         target::Target,
+        watch::NAMED,
     },
     client::context::ClientContext,
 };
@@ -72,17 +73,11 @@ impl<V: Cached> Cached for Head<V> {
 /// A store of objects that reference others.
 pub(crate) trait Referrers: Send + Sync {
     fn refer_to(&self, kind: &Kind, key: &Key) -> bool;
-    /// Whether the first list of a scope is complete.
-    fn is_listed(&self, scope: usize) -> bool;
 }
 
 impl<P: Cached> Referrers for Store<P> {
     fn refer_to(&self, kind: &Kind, key: &Key) -> bool {
         !self.referrers(kind, key).is_empty()
-    }
-
-    fn is_listed(&self, scope: usize) -> bool {
-        self.has_list(scope)
     }
 }
 
@@ -115,6 +110,8 @@ struct State {
     is_listing: bool,
     /// Version of a complete list that has not ended in the store.
     ended: Option<u64>,
+    /// Objects whose content panics, to log each once. At most [`NAMED`].
+    left_out: HashSet<Key>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -185,15 +182,12 @@ impl<V: Cached> Contents<V> {
         if !self.is_referenced(key) {
             // No object waits for this change.
             let _ = self.store.remove(key);
-        } else if state.known.contains_key(key) && self.store.version(key).is_none() {
+        } else if let Some(&Known { version, .. }) = state.known.get(key)
+            && (self.store.version(key)).is_none_or(|stored| stored < version)
+        {
             state.read(key);
             self.scopes[scope].wake.notify_one();
         }
-    }
-
-    /// Records that a list of referrers is complete.
-    pub fn referrers_listed(&self, scope: usize) {
-        self.scopes[scope].wake.notify_one();
     }
 
     /// Reads the contents of one scope, until cancelled.
@@ -241,7 +235,8 @@ impl<V: Cached> Contents<V> {
                             outage.say(&error);
                             failed.insert(key);
                         }
-                        resume = Some(Instant::now() + outage.next_pause(asked.unwrap_or_default()));
+                        // An earlier `Retry-After` stays.
+                        resume = resume.max(Some(Instant::now() + outage.next_pause(asked.unwrap_or_default())));
                     }
                 },
                 () = wake.notified() => {}
@@ -264,18 +259,20 @@ impl<V: Cached> Contents<V> {
     }
 
     /// Ends a list in the store, once each referenced object has been read. Returns the removed objects.
+    ///
+    /// It does not wait for the lists of the referrers. A reconcile waits for the content of its own references, and the list of
+    /// another controller may fail forever.
     fn end_list(&self, number: usize) -> Option<Vec<Change<V>>> {
         let mut state = self.scopes[number].state.lock();
-        let referrers = self.referrers.lock();
-        if !state.waiting.is_empty() || !referrers.iter().all(|(store, _)| store.is_listed(number))
-        {
+        if !state.waiting.is_empty() {
             return None;
         }
         let version = state.ended.take()?;
         Some(self.store.list_ends(number, version))
     }
 
-    /// Stores the result of a read, unless it may be older than the metadata. An object that is gone is removed by the watch.
+    /// Stores the result of a read, unless it may be older than the metadata. An object that
+    /// is gone is read again, until the watch or a list removes it.
     fn store(
         &self,
         scope: usize,
@@ -291,14 +288,10 @@ impl<V: Cached> Contents<V> {
         };
         let read = match answer {
             Ok(read) => read,
-            Err(error) if is_missing(&error) && known == sent => {
-                state.waiting.remove(key);
-                return Ok(None);
-            }
             Err(error) => {
                 state.queue.push_back(key.clone());
                 if is_missing(&error) {
-                    return Ok(None);
+                    return again_if(known == sent);
                 }
                 if matches!(&error, Error::Api(status) if status.code == 403) {
                     for (_, refusals) in &*self.referrers.lock() {
@@ -310,11 +303,7 @@ impl<V: Cached> Contents<V> {
         };
         if read.key_and_version().1 < known.version || known.list != sent.list {
             state.queue.push_back(key.clone());
-            return if known == sent {
-                Err(Again(None))
-            } else {
-                Ok(None)
-            };
+            return again_if(known == sent);
         }
         state.waiting.remove(key);
         let read = read.0.map_err(|(_, panicked)| panicked);
@@ -324,7 +313,9 @@ impl<V: Cached> Contents<V> {
             })
         };
         read.and_then(apply).or_else(|panicked| {
-            error!(object = %key, "{panicked}; leaving the object out until it changes");
+            if state.left_out.len() < NAMED && state.left_out.insert(key.clone()) {
+                error!(object = %key, "{panicked}; leaving the object out until it changes");
+            }
             state.known.remove(key);
             Ok(Some(self.removed(key)))
         })
@@ -341,8 +332,17 @@ impl<V: Cached> Contents<V> {
     }
 }
 
-/// The read has to be repeated after a pause. Without an error, the response was older than the metadata.
+/// The read has to be repeated after a pause. Without an error, the response did not match the metadata.
 struct Again(Option<Error>);
+
+/// Pauses before the next read, unless the metadata has changed.
+fn again_if<T>(is_unchanged: bool) -> Result<Option<T>, Again> {
+    if is_unchanged {
+        Err(Again(None))
+    } else {
+        Ok(None)
+    }
+}
 
 async fn get<V: Cached>(client: &Client, key: Key, sent: Known) -> Read<V> {
     let url = Object::<V>::url_path(&(), Some(key.namespace()));
@@ -399,6 +399,7 @@ impl<V: Cached, F: Fn(Change<V>) + Send> Target<Head<V>> for Heads<V, F> {
     fn delete(&self, key: &Key, _: u64) {
         let mut state = self.contents.scopes[self.scope].state.lock();
         state.known.remove(key);
+        state.left_out.remove(key);
         let change = self.contents.removed(key);
         drop(state);
         (self.changed)(change);

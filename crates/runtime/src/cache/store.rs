@@ -486,12 +486,6 @@ impl<V: Cached> Store<V> {
         Some(new)
     }
 
-    /// Whether the first list of a scope is complete.
-    pub(crate) fn has_list(&self, scope: usize) -> bool {
-        let state = self.state.read();
-        state.scopes.get(scope).is_some_and(|scope| scope.epoch > 1)
-    }
-
     /// Begins a list.
     pub(crate) fn list_begins(&self, scope: usize) {
         if let Some(scope) = self.state.write().scopes.get_mut(scope) {

@@ -22,21 +22,14 @@ pub(crate) trait Target<V: Cached>: Send {
 }
 
 /// Stores each object.
-pub(crate) struct Direct<V, F, L> {
+pub(crate) struct Direct<V, F> {
     pub store: Arc<Store<V>>,
     pub scope: usize,
     /// Called for each change. Must not block.
     pub changed: F,
-    /// Called after each list.
-    pub listed: L,
 }
 
-impl<V, F, L> Target<V> for Direct<V, F, L>
-where
-    V: Cached,
-    F: Fn(Change<V>) + Send,
-    L: Fn() + Send,
-{
+impl<V: Cached, F: Fn(Change<V>) + Send> Target<V> for Direct<V, F> {
     fn list_begins(&self) {
         self.store.list_begins(self.scope);
     }
@@ -56,7 +49,6 @@ where
     fn list_ends(&self, version: u64) -> bool {
         let gone = self.store.list_ends(self.scope, version);
         gone.into_iter().for_each(&self.changed);
-        (self.listed)();
         true
     }
 }

@@ -61,7 +61,7 @@ const SILENCE: Duration = Duration::from_secs(150);
 const PAGE: u32 = 500;
 
 /// Maximum number of unreadable objects whose log line is remembered. Further ones are left out without a log line.
-const NAMED: usize = 1000;
+pub(super) const NAMED: usize = 1000;
 
 /// Heartbeat timeout for one event or one page. Handling takes far less.
 const HANDLING: Duration = Duration::from_secs(10);

@@ -313,6 +313,8 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
     /// # Panics
     ///
     /// - If this controller uses the type already: see [`watches`](Self::watches).
+    /// - If the type is [selected](Builder::select), unless each part of the selector requires a single value of a different
+    ///   label: the program would not see all objects that it creates.
     /// - For Events: the [fence] lets them through, so a former leader could still write them.
     ///
     /// [fence]: crate::client::fence
@@ -327,6 +329,13 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
         self.rights
             .splice(self.rights.len() - 1..self.rights.len() - 1, rights);
         let informer = self.dependent::<V>(false);
+        let select = informer.select();
+        assert!(
+            select.is_met_by_labels() || select.is_referenced_only(),
+            "a controller owns the selected {} ({select}): select them by labels with a single value each, such as \"app=web\", \
+             so that each created object is selected",
+            V::KIND.plural
+        );
         self.program.writer(&informer)
     }
 
@@ -382,8 +391,6 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
         let primary = self.program.informer::<P>();
         let refusals = &self.program.refusals[self.program.access.len()];
         contents.add(Arc::clone(&primary.store) as _, Arc::clone(refusals));
-        let listed = Arc::clone(contents);
-        (primary.listed.lock()).push(Arc::new(move |scope| listed.referrers_listed(scope)));
         let contents = Arc::clone(contents);
         let changed = move |_: &Scopes, change: &Change<P>| {
             let objects = [&change.old, &change.new].into_iter().flatten();
@@ -579,6 +586,21 @@ mod tests {
         };
         let harness = catch_unwind(AssertUnwindSafe(|| Harness::new(&APP, &client, build)));
         *harness.err().unwrap().downcast::<String>().unwrap()
+    }
+
+    /// The watch would not deliver each created object.
+    #[tokio::test]
+    async fn an_owned_type_is_selected_by_labels_with_one_value() {
+        for select in [Select::fields("type=a"), Select::labels("a in (b,c)")] {
+            let said = refusal(|builder| {
+                builder.program().select::<Dependent<Map>>(select);
+                _ = builder.owns::<Dependent<Map>>();
+            });
+            assert!(
+                said.starts_with("a controller owns the selected "),
+                "{said}"
+            );
+        }
     }
 
     /// A resource type that the fence lets through cannot be owned.

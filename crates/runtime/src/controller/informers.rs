@@ -68,8 +68,11 @@ impl<P: Primary> Informers<P> {
 
     /// Whether an object that `view` references exists, and its content has not been read yet. The read enqueues `view`.
     pub fn awaits_content(&self, key: &Key, view: &P) -> bool {
-        let mut referenced = self.referenced(key, view);
-        referenced.any(|(informer, to)| informer.awaits_content(&to))
+        // Most controllers have no such type: their references need not be computed.
+        self.iter().any(Role::has_contents)
+            && self
+                .referenced(key, view)
+                .any(|(informer, to)| informer.awaits_content(&to))
     }
 
     /// Returns a fingerprint of the versions of all objects that `view` references or controls. It is never 0.
@@ -137,9 +140,6 @@ pub(crate) trait Informer: Any + Send + Sync {
 /// Enqueues the objects of one controller that a change affects.
 pub(super) type Handler<V> = Arc<dyn Fn(&Scopes, &Change<V>) + Send + Sync>;
 
-/// Called with the number of the scope after each list.
-type Listed = Arc<dyn Fn(usize) + Send + Sync>;
-
 /// The store of a resource type, the history of its writes, and the handlers of its changes. All controllers share it.
 pub(super) struct Watched<V> {
     pub store: Arc<Store<V>>,
@@ -149,7 +149,6 @@ pub(super) struct Watched<V> {
     pub contents: Option<Arc<Contents<V>>>,
     /// Each handler and the number of its controller.
     pub handlers: Mutex<Vec<(usize, Handler<V>)>>,
-    pub listed: Mutex<Vec<Listed>>,
 }
 
 impl<V: Cached> Watched<V> {
@@ -162,7 +161,6 @@ impl<V: Cached> Watched<V> {
             store,
             select,
             handlers: Mutex::default(),
-            listed: Mutex::default(),
         }
     }
 
@@ -227,12 +225,10 @@ impl<V: Cached> Informer for Watched<V> {
         let (shared, select, scope) = (Arc::clone(shared), self.select.clone(), status.scope());
         let restarts = metrics::restarts::<V>(metrics);
         let Some(contents) = self.contents.clone() else {
-            let listed = self.listed.lock().clone();
             let target = Direct {
                 store: Arc::clone(&self.store),
                 scope,
                 changed,
-                listed: move || listed.iter().for_each(|tell| tell(scope)),
             };
             return Box::pin(watch(shared, status, select, restarts, heartbeat, target));
         };
@@ -263,6 +259,8 @@ pub(crate) trait Role<P>: Send + Sync {
     fn is_input(&self) -> bool;
     fn changes(&self) -> u64;
     fn version(&self, key: &Key) -> Option<u64>;
+    /// Whether only the [referenced](Select::referenced_only) objects are kept.
+    fn has_contents(&self) -> bool;
     /// See [`Informers::awaits_content`].
     fn awaits_content(&self, key: &Key) -> bool;
     /// Returns the combined versions of all objects that the primary `key` controls.
@@ -295,6 +293,10 @@ impl<P: Primary, V: Cached> Role<P> for Use<V> {
 
     fn version(&self, key: &Key) -> Option<u64> {
         self.informer.store.version(key)
+    }
+
+    fn has_contents(&self) -> bool {
+        self.informer.contents.is_some()
     }
 
     fn awaits_content(&self, key: &Key) -> bool {

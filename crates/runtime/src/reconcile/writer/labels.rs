@@ -21,10 +21,11 @@ use crate::{
 
 impl<V: Cached> Writer<V> {
     /// Adds the required labels to a manifest.
-    pub(super) fn add_labels(&self, manifest: &mut Value) {
+    pub(super) fn labelled(&self, mut manifest: Value) -> Value {
         for (label, value) in &self.labels {
             manifest["metadata"]["labels"][label] = value.as_str().into();
         }
+        manifest
     }
 
     /// Patches the required labels back, after a create found that the object exists. A live read decides.
@@ -42,13 +43,7 @@ impl<V: Cached> Writer<V> {
         let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
         let api = self.api(key);
         let found = timeout(LOOK_UP_TIMEOUT, api.list_metadata(&this_one)).await;
-        cx.attempt.heartbeat(cx.key());
-        let found = found.map_err(|_| {
-            ApiError::transient(format!(
-                "the API server has not answered within {LOOK_UP_TIMEOUT:?}"
-            ))
-        })?;
-        let found = self.written(cx, key, found)?.items.into_iter().next();
+        let found = self.looked_up(cx, found)?.items.into_iter().next();
         let found = found.ok_or(ApiError::Conflict)?.metadata;
         let owners = found.owner_references.unwrap_or_default();
         let by = cx.seen.view.uid();

@@ -24,7 +24,7 @@ use kube::{
 };
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{error::Elapsed, timeout};
 use tracing::info;
 
 use crate::{
@@ -200,9 +200,12 @@ impl<V: Cached> Writer<V> {
         let expectation = self.store.begin_write(key);
         let url = Object::<V>::url_path(&(), Some(key.namespace()));
         let unreadable = |error: serde_json::Error| ApiError::transient(error.to_string());
-        let mut body = serde_json::to_value(body).map_err(unreadable)?;
-        self.add_labels(&mut body);
-        let body = serde_json::to_vec(&body).map_err(unreadable)?;
+        let body = if self.labels.is_empty() {
+            serde_json::to_vec(body)
+        } else {
+            serde_json::to_value(body).and_then(|body| serde_json::to_vec(&self.labelled(body)))
+        };
+        let body = body.map_err(unreadable)?;
         let mut request = Request::new(url)
             .create(&self.params(), body)
             .map_err(kube::Error::BuildRequest)?;
@@ -403,7 +406,18 @@ impl<V: Cached> Writer<V> {
         cx.check_dry_run(|| Step::of::<V>("get", key, Value::Null))?;
         let this_one = ListParams::default().fields(&format!("metadata.name={}", key.name()));
         let api = self.api(key);
-        let answer = timeout(LOOK_UP_TIMEOUT, api.list(&this_one)).await;
+        let found = timeout(LOOK_UP_TIMEOUT, api.list(&this_one)).await;
+        let mut found = self.looked_up(cx, found)?.items.into_iter();
+        let found = found.find(|now| now.key == *key);
+        Ok(found.map(|now| self.store.snapshot(now).1))
+    }
+
+    /// Returns the response to a live read.
+    fn looked_up<P: Primary, T>(
+        &self,
+        cx: &Context<'_, P>,
+        answer: Result<kube::Result<T>, Elapsed>,
+    ) -> Result<T, ApiError> {
         cx.attempt.heartbeat(cx.key());
         let answer = answer.map_err(|_| {
             ApiError::transient(format!(
@@ -413,7 +427,7 @@ impl<V: Cached> Writer<V> {
         if answer.as_ref().is_err_and(for_want_of_a_right) {
             self.refused(cx, true);
         }
-        let found = answer.map_err(|error| {
+        answer.map_err(|error| {
             let words = root_cause(&error);
             match error.into() {
                 // The error concerns the read, not the object. So the retry must not wait for a change of the object.
@@ -422,10 +436,7 @@ impl<V: Cached> Writer<V> {
                 }
                 other => other,
             }
-        })?;
-        let mut found = found.items.into_iter();
-        let found = found.find(|now| now.key == *key);
-        Ok(found.map(|now| self.store.snapshot(now).1))
+        })
     }
 
     /// Fails with [`ApiError::Foreign`] if the reconciled object does not control this object.

@@ -6,7 +6,7 @@ use crate::api::select::Select;
 /// Returns a harness that watches the `ConfigMaps` with the label `app=wishes`, and has none in its store.
 fn selecting(server: &Server) -> Harness<Granter> {
     let harness = Harness::new(&APP, &server.client(), |builder| {
-        let select = Select::labels("app=wishes,other!=x");
+        let select = Select::labels("app=wishes");
         builder.program().select::<Dependent<Data>>(select);
         build(builder)
     });
