@@ -156,7 +156,7 @@ impl<P: Primary> Plan<P> {
         for (finalizer, is_wanted) in &self.finalizers {
             // The API server rejects a new finalizer of a terminating object.
             if *is_wanted && !is_deleting {
-                let set = finalizer.set(cx, seen).await.map(|now| *seen = now);
+                let set = finalizer.put(cx, seen, true).await.map(|now| *seen = now);
                 or_recorded(cx, set)?;
             }
         }
@@ -180,7 +180,7 @@ impl<P: Primary> Plan<P> {
         }
         for (finalizer, is_wanted) in &self.finalizers {
             if !is_wanted {
-                let cleared = finalizer.clear(cx, seen).await.map(|now| *seen = now);
+                let cleared = finalizer.put(cx, seen, false).await.map(|now| *seen = now);
                 or_recorded(cx, cleared)?;
             }
         }
@@ -369,15 +369,12 @@ impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
 
 /// A finalizer of a [`Primary`], which need not be [`Finalizable`].
 trait AnyFinalizer<P: Primary>: Send + Sync {
-    fn set<'a>(
+    /// Sets or clears the finalizer. Returns the resulting object.
+    fn put<'a>(
         &'a self,
         cx: &'a Context<'_, P>,
         seen: &'a Snapshot<P>,
-    ) -> BoxFuture<'a, Result<Snapshot<P>, ApiError>>;
-    fn clear<'a>(
-        &'a self,
-        cx: &'a Context<'_, P>,
-        seen: &'a Snapshot<P>,
+        is_wanted: bool,
     ) -> BoxFuture<'a, Result<Snapshot<P>, ApiError>>;
     fn outside<'a>(
         &'a self,
@@ -388,20 +385,17 @@ trait AnyFinalizer<P: Primary>: Send + Sync {
 }
 
 impl<P: Finalizable> AnyFinalizer<P> for Finalizer<P> {
-    fn set<'a>(
+    fn put<'a>(
         &'a self,
         cx: &'a Context<'_, P>,
         seen: &'a Snapshot<P>,
+        is_wanted: bool,
     ) -> BoxFuture<'a, Result<Snapshot<P>, ApiError>> {
-        self.set(cx, seen).boxed()
-    }
-
-    fn clear<'a>(
-        &'a self,
-        cx: &'a Context<'_, P>,
-        seen: &'a Snapshot<P>,
-    ) -> BoxFuture<'a, Result<Snapshot<P>, ApiError>> {
-        self.clear(cx, seen).boxed()
+        if is_wanted {
+            self.set(cx, seen).boxed()
+        } else {
+            self.clear(cx, seen).boxed()
+        }
     }
 
     fn outside<'a>(
