@@ -14,7 +14,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{
     Api, Client, ResourceExt as _,
     api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
-    core::Status,
+    core::{GroupVersionKind, Status},
 };
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -110,15 +110,9 @@ struct Listed {
 impl<'a> Migration<'a> {
     fn new(client: &'a Client, ours: &'a CustomResourceDefinition) -> Self {
         let spec = &ours.spec;
-        let stored = spec.versions.iter().find(|version| version.storage);
-        let stored = stored.map_or("", |version| &version.name);
-        let resource = ApiResource {
-            group: spec.group.clone(),
-            version: stored.to_owned(),
-            api_version: format!("{}/{stored}", spec.group),
-            kind: spec.names.kind.clone(),
-            plural: spec.names.plural.clone(),
-        };
+        let stored = storage_version(ours);
+        let kind = GroupVersionKind::gvk(&spec.group, stored, &spec.names.kind);
+        let resource = ApiResource::from_gvk_with_plural(&kind, &spec.names.plural);
         Self {
             name: ours.name_any(),
             crds: Api::all(client.clone()),
@@ -164,9 +158,7 @@ impl<'a> Migration<'a> {
             .repeat("read the CRD", || self.crds.get(&self.name))
             .await;
         let crd = read.map_err(|error| self.failed("read the CRD", &error))?;
-        let mut versions = crd.spec.versions.iter();
-        let theirs = versions.find(|version| version.storage);
-        let theirs = theirs.map_or("", |version| &version.name);
+        let theirs = storage_version(&crd);
         if theirs != self.stored {
             return Err(Error::Stores {
                 crd: self.name.clone(),
@@ -341,6 +333,13 @@ impl<'a> Migration<'a> {
         }
         request().await
     }
+}
+
+/// Returns the version in which new objects are stored.
+fn storage_version(crd: &CustomResourceDefinition) -> &str {
+    let mut versions = crd.spec.versions.iter();
+    let stored = versions.find(|version| version.storage);
+    stored.map_or("", |version| &version.name)
 }
 
 fn stored_versions(crd: &CustomResourceDefinition) -> Vec<&str> {

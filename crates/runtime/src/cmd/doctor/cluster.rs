@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::Namespace as CoreNamespace;
 use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{ApiResource, DynamicObject, ListParams},
+    core::GroupVersionKind,
 };
 use serde_json::Value;
 
@@ -69,13 +70,8 @@ pub fn api<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject>
 
 /// Returns an API for the objects of `kind` in one namespace or in all.
 pub fn api_of(client: &Client, kind: &Kind, namespace: Option<&str>) -> Api<DynamicObject> {
-    let resource = ApiResource {
-        group: kind.group.to_owned(),
-        version: kind.version.to_owned(),
-        api_version: kind.api_version(),
-        kind: kind.kind.to_owned(),
-        plural: kind.plural.to_owned(),
-    };
+    let gvk = GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
+    let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
     match namespace {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
