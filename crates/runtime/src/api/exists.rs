@@ -2,11 +2,10 @@
 
 use std::{fmt::Debug, hash::Hasher, marker::PhantomData};
 
-use k8s_openapi::NamespaceResourceScope;
 use serde::Deserialize;
 
 use crate::api::{
-    kind::Kind,
+    kind::{Kind, Scope},
     object::{Cached, Meta, Metadata},
 };
 
@@ -34,7 +33,7 @@ impl ExistsWire {
 
 impl<K> Cached for Exists<K>
 where
-    K: k8s_openapi::Resource<Scope = NamespaceResourceScope> + Clone + Debug + PartialEq + 'static,
+    K: k8s_openapi::Resource<Scope: Scope> + Clone + Debug + PartialEq + 'static,
 {
     type Wire = ExistsWire;
     const KIND: Kind = Kind::of::<K>();

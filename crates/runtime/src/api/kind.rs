@@ -1,9 +1,10 @@
-//! Names of a resource type.
+//! Names and scope of a resource type.
 
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use kube::api::Patch;
 use serde_json::Value;
 
-/// Names of a namespaced resource type. Cluster-scoped types are not supported, because no object refers to one.
+/// Names and scope of a resource type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// API group; empty for the core group.
@@ -16,29 +17,38 @@ pub struct Kind {
     pub plural: &'static str,
     /// Whether the type is built into Kubernetes, and accepts strategic merge patches.
     built_in: bool,
+    is_cluster_scoped: bool,
+}
+
+/// Scope of a resource type: namespaced or cluster-scoped. Subresources have none.
+pub trait Scope {
+    /// Whether the type is cluster-scoped.
+    const IS_CLUSTER: bool;
+}
+
+impl Scope for NamespaceResourceScope {
+    const IS_CLUSTER: bool = false;
+}
+
+impl Scope for ClusterResourceScope {
+    const IS_CLUSTER: bool = true;
 }
 
 impl Kind {
-    /// Returns a type that is built into Kubernetes. A cluster-scoped type does not compile:
-    ///
-    /// ```compile_fail,E0271
-    /// let nodes = operator_runtime::Kind::of::<k8s_openapi::api::core::v1::Node>();
-    /// ```
+    /// Returns a type that is built into Kubernetes, with its scope.
     #[must_use]
-    pub const fn of<K>() -> Self
-    where
-        K: k8s_openapi::Resource<Scope = k8s_openapi::NamespaceResourceScope>,
-    {
+    pub const fn of<K: k8s_openapi::Resource<Scope: Scope>>() -> Self {
         Self {
             group: K::GROUP,
             version: K::VERSION,
             kind: K::KIND,
             plural: K::URL_PATH_SEGMENT,
             built_in: true,
+            is_cluster_scoped: K::Scope::IS_CLUSTER,
         }
     }
 
-    /// Returns the type of a custom resource.
+    /// Returns the type of a namespaced custom resource.
     #[must_use]
     pub const fn custom(
         group: &'static str,
@@ -52,7 +62,21 @@ impl Kind {
             kind,
             plural,
             built_in: false,
+            is_cluster_scoped: false,
         }
+    }
+
+    /// Returns this type as a cluster-scoped one, whose objects have no namespace.
+    #[must_use]
+    pub const fn cluster_scoped(mut self) -> Self {
+        self.is_cluster_scoped = true;
+        self
+    }
+
+    /// Returns whether the objects have no namespace.
+    #[must_use]
+    pub const fn is_cluster_scoped(&self) -> bool {
+        self.is_cluster_scoped
     }
 
     /// Returns whether both are the same resource type, in any version.
@@ -80,5 +104,21 @@ impl Kind {
             "" => self.version.to_owned(),
             group => format!("{group}/{}", self.version),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{ConfigMap, Node};
+
+    use super::*;
+
+    #[test]
+    fn a_kind_has_the_scope_of_its_type() {
+        assert!(Kind::of::<Node>().is_cluster_scoped());
+        assert!(!Kind::of::<ConfigMap>().is_cluster_scoped());
+        let custom = Kind::custom("example.com", "v1", "Class", "classes");
+        assert!(!custom.is_cluster_scoped());
+        assert!(custom.cluster_scoped().is_cluster_scoped());
     }
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
-use kube::core::NamespaceResourceScope;
+use kube::core::DynamicResourceScope;
 use opentelemetry::trace::SpanContext;
 use serde::{
     Deserialize, Deserializer, Serialize,
@@ -42,13 +42,26 @@ impl<'a> References<'a> {
         to.into_all()
     }
 
-    /// Adds the object `name` of another resource type, in the same namespace.
+    /// Adds the object `name` of another namespaced resource type, in the same namespace.
     pub fn sibling<V: Cached>(&mut self, name: &str) {
-        self.add(kind_of::<V>(), name);
+        const { assert!(!V::KIND.is_cluster_scoped(), "use `cluster` for this type") };
+        self.add(kind_of::<V>(), self.key().sibling(name));
+    }
+
+    /// Adds the object `name` of a cluster-scoped resource type.
+    pub fn cluster<V: Cached>(&mut self, name: &str) {
+        const { assert!(V::KIND.is_cluster_scoped(), "use `sibling` for this type") };
+        self.add(kind_of::<V>(), Key::cluster(name));
+    }
+
+    /// Adds an object of another resource type in any namespace, for a cluster-scoped object. The one of a namespaced object is
+    /// usually a [`sibling`](Self::sibling).
+    pub fn object<V: Cached>(&mut self, key: Key) {
+        self.add(kind_of::<V>(), key);
     }
 }
 
-/// Cached form of a namespaced resource type: the data that a [`Store`](crate::Store) keeps, and its decoding.
+/// Cached form of a resource type: the data that a [`Store`](crate::Store) keeps, and its decoding.
 pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
     /// Shape of the JSON: [`Metadata`], and each kept field as a [`Field`]. An object that does not have this shape, or panics
     /// while it is parsed, ends the watch, which is retried. An error within a [`Field`] affects only that field.
@@ -152,7 +165,7 @@ impl<P: Primary> Hash for Says<'_, P> {
 pub struct Object<V> {
     // kube's client reads the resourceVersion from here. The other fields stay empty.
     meta: ObjectMeta,
-    /// `namespace/name`.
+    /// Its key.
     pub key: Key,
     /// `metadata.resourceVersion` as a number; 0 if it is not a number. Versions are comparable within a resource type
     /// (KEP-5504) on every supported API server.
@@ -252,7 +265,7 @@ fn note<'de, const FIELD: usize, D: Deserializer<'de>>(
 
 impl<V: Cached> kube::Resource for Object<V> {
     type DynamicType = ();
-    type Scope = NamespaceResourceScope;
+    type Scope = DynamicResourceScope;
 
     fn group((): &()) -> Cow<'_, str> {
         V::KIND.group.into()
@@ -389,7 +402,7 @@ pub struct Metadata<L = IgnoredAny, A = IgnoredAny> {
     /// `metadata.name`.
     #[serde(deserialize_with = "note::<NAME, _>")]
     pub name: String,
-    /// `metadata.namespace`.
+    /// `metadata.namespace`. Empty for a cluster-scoped object.
     #[serde(default, deserialize_with = "note::<NAMESPACE, _>")]
     pub namespace: String,
     #[serde(deserialize_with = "note::<RESOURCE_VERSION, _>")]

@@ -29,8 +29,8 @@ impl<'a> References<'a> {
         self.key
     }
 
-    pub(crate) fn add(&mut self, kind: &'static Kind, name: &str) {
-        let reference = (kind, self.key.sibling(name));
+    pub(crate) fn add(&mut self, kind: &'static Kind, key: Key) {
+        let reference = (kind, key);
         if !self.all.contains(&reference) {
             self.all.push(reference);
         }

@@ -345,7 +345,7 @@ fn again_if<T>(is_unchanged: bool) -> Result<Option<T>, Again> {
 }
 
 async fn get<V: Cached>(client: &Client, key: Key, sent: Known) -> Read<V> {
-    let url = Object::<V>::url_path(&(), Some(key.namespace()));
+    let url = Object::<V>::url_path(&(), key.namespace_if_any());
     let request = Request::new(url).get(key.name(), &GetParams::default());
     let answer = match request {
         Ok(request) => timeout(READ_TIMEOUT, client.request(request)).await,

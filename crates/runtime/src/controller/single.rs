@@ -109,7 +109,7 @@ impl<R: Reconciler> Controller<R> {
 
 impl<R: Reconciler> Controlled for Controller<R> {
     fn begin(&self, id: u64, term: &channel::Receiver<Option<Term>>, work: &mut JoinSet<()>) {
-        let queue = Queue::new(&self.config.backoff, self.config.workers, Key::namespace);
+        let queue = Queue::new(&self.config.backoff, self.config.workers, Key::fault_domain);
         self.instruments.term_begins(&queue);
         let work_queue = WorkQueue::new(queue);
         self.work_queue.send_replace(Some(work_queue.clone()));

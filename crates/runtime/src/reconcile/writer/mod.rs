@@ -198,7 +198,7 @@ impl<V: Cached> Writer<V> {
         let asked = Desired::Present(cx.inputs);
         self.may_write(cx, key, asked, ABSENT, || "creation".to_owned())?;
         let expectation = self.store.begin_write(key);
-        let url = Object::<V>::url_path(&(), Some(key.namespace()));
+        let url = Object::<V>::url_path(&(), key.namespace_if_any());
         let unreadable = |error: serde_json::Error| ApiError::transient(error.to_string());
         let body = if self.labels.is_empty() {
             serde_json::to_vec(body)
@@ -311,7 +311,9 @@ impl<V: Cached> Writer<V> {
             manifest["kind"] = V::KIND.kind.into();
             let metadata = &mut manifest["metadata"];
             metadata["name"] = key.name().into();
-            metadata["namespace"] = key.namespace().into();
+            if let Some(namespace) = key.namespace_if_any() {
+                metadata["namespace"] = namespace.into();
+            }
             metadata["ownerReferences"] = json!([{
                 "apiVersion": P::KIND.api_version(),
                 "kind": P::KIND.kind,
@@ -371,8 +373,7 @@ impl<V: Cached> Writer<V> {
             ..DeleteParams::background()
         };
         self.store.begin_write(key);
-        let client = self.shared.client.clone();
-        let api = Api::<PartialObjectMeta<Object<V>>>::namespaced(client, key.namespace());
+        let api = self.shared.api::<PartialObjectMeta<Object<V>>>(key);
         let answer = api.delete(key.name(), &params).await;
         self.note_unknown(cx, key, &answer, asked, seen.version);
         let answer = self.written(cx, key, answer)?;
@@ -512,7 +513,7 @@ impl<V: Cached> Writer<V> {
     }
 
     fn api(&self, key: &Key) -> Api<Object<V>> {
-        Api::namespaced(self.shared.client.clone(), key.namespace())
+        self.shared.api(key)
     }
 
     fn params(&self) -> PostParams {

@@ -103,17 +103,19 @@ impl<P: Primary> Writer<P> {
         // A change outside the cached form, such as an annotation, is no conflict.
         let version = self.store.newest(key, seen);
         let of = (seen.view.uid(), version);
-        let update = json!({
+        let mut update = json!({
             "apiVersion": P::KIND.api_version(),
             "kind": P::KIND.kind,
             "metadata": {
                 "name": key.name(),
-                "namespace": key.namespace(),
                 "uid": seen.view.uid(),
                 "resourceVersion": based_on(version)?,
             },
             "status": status,
         });
+        if let Some(namespace) = key.namespace_if_any() {
+            update["metadata"]["namespace"] = namespace.into();
+        }
         let api = self.api(key);
         let expectation = self.store.begin_write(key);
         let answer = api
