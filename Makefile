@@ -63,9 +63,11 @@ fmt: ## format the code
 fork: ## rename this into your own operator: NAME=tea-controller KIND=Teapot GROUP=example.org (PLURAL=teapots SHORT=tp)
 	@$(if $(findstring command,$(origin NAME)),,unset NAME;) exec tests/tools/fork.sh # some systems set NAME to the host name
 
-generate: ## write the generated files: CRD, dashboard, settings, references, completions, manual page
+generate: ## write the generated files: CRD, permissions, dashboard, settings, references, completions, manual page
 	$(BUILD) --bin foo-controller --bin xtask
 	$(TARGET)/debug/foo-controller crd > deploy/crd.yaml
+	$(TARGET)/debug/foo-controller rbac > deploy/base/clusterrole.yaml
+	$(TARGET)/debug/foo-controller fencing-policy > deploy/components/fencing/policy.yaml
 	$(TARGET)/debug/xtask generate
 
 merge-keys: ## write the table of merge keys, from the API of the control plane for tests

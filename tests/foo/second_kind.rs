@@ -79,6 +79,14 @@ struct Replica {
     process: Controller,
 }
 
+/// Returns the output of a command of the operator.
+fn printed(operator: &Operator, command: &str) -> String {
+    let program = example(operator.example);
+    let output = Command::new(program).arg(command).output().unwrap();
+    assert!(output.status.success(), "{command}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
 /// Two replicas of an operator in their own namespace.
 struct Fleet {
     operator: &'static Operator,
@@ -598,8 +606,8 @@ fn used(cluster: &Cluster, user: &str) -> BTreeSet<String> {
     .collect()
 }
 
-/// The permissions of the example's manifest are sufficient to create, correct, report and undo, also with the longest possible
-/// name. Every granted permission is used.
+/// The printed permissions are sufficient to create, correct, report and undo, also with the longest possible name. Every granted
+/// permission is used.
 #[tokio::test]
 async fn the_documented_permissions_suffice() {
     /// Needed by API servers that cannot stream lists, or that run the admission plugin `OwnerReferencesPermissionEnforcement`.
@@ -616,20 +624,24 @@ async fn the_documented_permissions_suffice() {
         let args = [&["-n", &namespace], args].concat();
         cluster.kubectl_stdin(&args, input).await.success()
     };
-    let role = include_str!("../../crates/runtime/examples/second_kind.yaml");
+    kubectl(&["apply", "-f", "-"], &printed(&RELAYS, "rbac")).await;
     // Other tests of this file check the Lease of the original name.
-    let role = role.replace("resourceNames: [relay-operator]", "resourceNames: [rights]");
-    kubectl(&["apply", "-f", "-"], &role).await;
+    let lease = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": { "name": "lease" },
+        "rules": [
+            { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"] },
+            { "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["rights"],
+              "verbs": ["get", "watch", "patch"] },
+        ],
+    });
+    kubectl(&["apply", "-f", "-"], &lease.to_string()).await;
     kubectl(&["create", "serviceaccount", "it"], "").await;
     let subject = format!("--serviceaccount={namespace}:it");
-    let bind = [
-        "create",
-        "rolebinding",
-        "it",
-        "--role=relay-operator",
-        &subject,
-    ];
-    kubectl(&bind, "").await;
+    for role in ["--clusterrole=relay-operator", "--role=lease"] {
+        let name = role.split('=').next_back().unwrap();
+        let bind = ["create", "rolebinding", name, role, &subject];
+        kubectl(&bind, "").await;
+    }
     let token = kubectl(&["create", "token", "it"], "").await;
     let files = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let kubeconfig = std::fs::read(cluster.kubeconfig()).unwrap();
@@ -668,8 +680,9 @@ async fn the_documented_permissions_suffice() {
     let missing = "False Missing no token in Secret \"missing\"";
     (relays.has_condition(&long, "CredentialsFound", missing)).await;
     let account = format!("system:serviceaccount:{namespace}:it");
-    let role = kubectl(&["get", "role/relay-operator", "-o=json"], "").await;
+    let role = kubectl(&["get", "clusterrole/relay-operator", "-o=json"], "").await;
     let mut granted = granted(&serde_json::from_str(&role).unwrap());
+    granted.extend(self::granted(&lease));
     for right in NEEDED_ELSEWHERE {
         assert!(granted.remove(right), "{right}");
     }

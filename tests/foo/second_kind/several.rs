@@ -182,9 +182,7 @@ impl Databases {
 /// and watch each resource type once, although two or three controllers use it, and send nothing when nothing changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_for_several_kinds_through_faults() {
-    let program = example(DATABASES.example);
-    let crds = Command::new(program).arg("crd").output().unwrap().stdout;
-    let crds = String::from_utf8(crds).unwrap();
+    let crds = printed(&DATABASES, "crd");
     let kubectl = async |args: &[&str]| cluster().await.kubectl_stdin(args, &crds).await.success();
     kubectl(&["apply", "-f", "-"]).await;
     kubectl(&[
@@ -280,6 +278,20 @@ async fn i1_to_i8_hold_for_several_kinds_through_faults() {
         assert_eq!(reads(resource, Some(quiet)).await, 0, "{resource}");
     }
     println!("{} Databases were left", left.len());
+}
+
+/// The API server accepts the printed permissions and the fencing policy of a program of several kinds.
+#[tokio::test]
+async fn the_printed_manifests_are_valid() {
+    for command in ["rbac", "fencing-policy"] {
+        let args = ["apply", "--dry-run=server", "--validate=strict", "-f", "-"];
+        let manifest = printed(&DATABASES, command);
+        cluster()
+            .await
+            .kubectl_stdin(&args, &manifest)
+            .await
+            .success();
+    }
 }
 
 /// Returns the number of reads of a resource by the replicas, between two times if there are any. A watch counts if it streams a

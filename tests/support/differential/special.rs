@@ -135,11 +135,11 @@ async fn the_simulated_fencing_policy_decides_like_the_real_one() {
             ADMIN,
         )
         .await;
-    let policy = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/deploy/components/fencing/policy.yaml"
-    );
-    cluster.kubectl(&["apply", "-f", policy]).await.success();
+    for file in ["policy", "record"] {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/components/fencing");
+        let file = format!("{folder}/{file}.yaml");
+        cluster.kubectl(&["apply", "-f", &file]).await.success();
+    }
     if let Side::Simulated(it) = &mut sides[1].side {
         it.store.create_namespace(at(it.now), RECORD.0);
         it.store.install_fencing(at(it.now));

@@ -1,5 +1,6 @@
-//! Entry points: the command line, the order of start and stop, `doctor` and `migrate`.
+//! Entry points: the command line, the order of start and stop, `doctor`, `migrate` and the generated manifests.
 
+mod access;
 pub mod cli;
 pub(crate) mod doctor;
 mod migrate;

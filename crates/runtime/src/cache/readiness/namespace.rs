@@ -53,6 +53,13 @@ impl RequiredAccess {
         }
         rights
     }
+
+    /// Returns all permissions for writes, reviewed or not, and those for reads of single objects.
+    pub fn writes(&self) -> Vec<Permission> {
+        let mut writes = self.rights();
+        writes.extend(&self.unreviewed);
+        writes
+    }
 }
 
 /// Permission for one verb on a resource type, or on its subresource if that is not empty.
