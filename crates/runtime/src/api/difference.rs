@@ -152,12 +152,21 @@ impl Comparison {
     /// below 128 levels are compared as a whole.
     #[must_use]
     pub fn patch(&self, desired: &Value, actual: &Value) -> Option<Value> {
-        let kind = &self.kind;
-        let form = if kind.is_built_in() {
+        let form = if self.kind.is_built_in() {
             Form::Strategic
         } else {
             Form::Merge
         };
+        self.patch_as(form, desired, actual)
+    }
+
+    /// Returns the [patch](Self::patch) as a merge patch.
+    pub(crate) fn merge_patch(&self, desired: &Value, actual: &Value) -> Option<Value> {
+        self.patch_as(Form::Merge, desired, actual)
+    }
+
+    fn patch_as(&self, form: Form, desired: &Value, actual: &Value) -> Option<Value> {
+        let kind = &self.kind;
         let name = (kind.group, kind.version, kind.kind);
         let known = KINDS.iter().find(|(it, _)| *it == name);
         let root = Place {

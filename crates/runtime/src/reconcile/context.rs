@@ -1,11 +1,14 @@
 //! The context of one reconcile.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::{
+    fmt,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tracing::{debug, warn};
 
 use crate::{
@@ -74,7 +77,7 @@ impl<P: Primary> View<'_, P> {
 }
 
 /// A request that a dry run has not sent.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Step {
     /// The verb of the request, or `outside`.
     pub verb: &'static str,
@@ -95,11 +98,39 @@ impl Step {
             body,
         }
     }
+
+    /// Returns the body without the values of a Secret.
+    fn redacted(&self) -> Value {
+        let mut body = self.body.clone();
+        if self.kind == "Secret" {
+            for field in ["data", "stringData"] {
+                let values = body.get_mut(field).and_then(Value::as_object_mut);
+                for value in values.into_iter().flat_map(Map::values_mut) {
+                    if !value.is_null() {
+                        *value = "<redacted>".into();
+                    }
+                }
+            }
+        }
+        body
+    }
+}
+
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            verb, kind, key, ..
+        } = self;
+        let body = self.redacted();
+        write!(f, "{verb} {kind} {key}: {body}")
+    }
 }
 
 /// The writer of the reconciled object. A trait, because [`Writer`](crate::Writer) imports this file.
 pub(crate) trait PrimaryWriter<P: Primary>: Sync {
     fn verify_current<'a>(&'a self, cx: &'a Context<'_, P>) -> BoxFuture<'a, Result<(), ApiError>>;
+
+    fn needs_status_update(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool;
 
     fn report<'a>(
         &'a self,

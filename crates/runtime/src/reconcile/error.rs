@@ -22,6 +22,15 @@ pub enum ApiError {
     #[error("{0}")]
     Waiting(String),
 
+    /// An action [outside](crate::Plan::outside) the cluster failed.
+    #[error("{0}")]
+    ActionFailed(String),
+
+    /// The plan has an action [outside](crate::Plan::outside) the cluster, but does not set the finalizer of this name. Not
+    /// retried: the next version of the program has another plan.
+    #[error("the plan has an action outside the cluster, but does not set the finalizer {0}")]
+    Unprotected(&'static str),
+
     /// The request is invalid, usually because the object violates its schema.
     #[error("{0}")]
     Rejected(String),
@@ -92,6 +101,8 @@ impl Failure for ApiError {
         match self {
             Self::InvalidSpec(_) => "InvalidSpec",
             Self::Waiting(_) => "Waiting",
+            Self::ActionFailed(_) => "ActionFailed",
+            Self::Unprotected(_) => "Unprotected",
             Self::Rejected(_) | Self::Denied(..) => "Rejected",
             Self::NamespaceTerminating => "NamespaceTerminating",
             Self::Conflict => "Conflict",
@@ -109,6 +120,8 @@ impl Failure for ApiError {
             self,
             Self::InvalidSpec(_)
                 | Self::Waiting(_)
+                | Self::ActionFailed(_)
+                | Self::Unprotected(_)
                 | Self::Rejected(_)
                 | Self::Denied(..)
                 | Self::Foreign(..)
@@ -121,14 +134,16 @@ impl Failure for ApiError {
 
     fn retry(&self) -> Retry {
         match self {
-            Self::InvalidSpec(_) | Self::Waiting(_) => Retry::OnChange,
+            Self::InvalidSpec(_) | Self::Waiting(_) | Self::Unprotected(_) => Retry::OnChange,
             Self::Conflict => Retry::Conflict,
             Self::NotLeading | Self::NamespaceTerminating => Retry::Requeue,
             Self::Contested(.., time) => Retry::After(*time),
             Self::Denied(_, time) | Self::Transient(_, time) => Retry::Backoff(*time),
-            Self::Rejected(_) | Self::Foreign(..) | Self::Overruled(..) | Self::TimedOut(_) => {
-                Retry::Backoff(Duration::ZERO)
-            }
+            Self::ActionFailed(_)
+            | Self::Rejected(_)
+            | Self::Foreign(..)
+            | Self::Overruled(..)
+            | Self::TimedOut(_) => Retry::Backoff(Duration::ZERO),
         }
     }
 }

@@ -6,7 +6,7 @@ mod tests;
 use std::{fmt::Display, time::Duration};
 
 use futures::{FutureExt as _, future::BoxFuture};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     api::{
@@ -132,7 +132,8 @@ impl<P: Primary> Plan<P> {
         self.work.push(Work::Prune(Box::new(writer.clone())));
     }
 
-    /// Reconciles the object again after this time; see [`Action`](crate::Action). The shortest of several times applies.
+    /// Reconciles the object again after this time; see [`Action`](crate::Action). The shortest of several times applies. Also
+    /// applies after an error that is not retried otherwise.
     pub fn again_after(&mut self, time: Duration) {
         self.again = Some(self.again.map_or(time, |again| again.min(time)));
     }
@@ -174,7 +175,16 @@ impl<P: Primary> Plan<P> {
                     }
                     Ok(())
                 }
-                Work::Outside(finalizer, act) => finalizer.outside(cx, seen, act).await,
+                Work::Outside(finalizer, act) => {
+                    let name = finalizer.name();
+                    let mut all = self.finalizers.iter();
+                    let is_set = all.any(|(it, is_wanted)| *is_wanted && it.name() == name);
+                    if is_deleting || is_set || finalizer.is_set(seen) {
+                        finalizer.outside(cx, seen, act).await
+                    } else {
+                        Err(ApiError::Unprotected(name))
+                    }
+                }
             };
             or_recorded(cx, done)?;
         }
@@ -204,6 +214,8 @@ impl<P: Finalizable> Plan<P> {
     /// Runs `act` outside the cluster, after the checks of [`Finalizer::outside`]. It runs in each reconcile, so add it only if it
     /// is needed. If the object is terminating without the finalizer, the action is skipped: it has been undone, or it
     /// never ran.
+    ///
+    /// The plan must also set the finalizer ([`ApiError::Unprotected`]). An error of `act` is [`ApiError::ActionFailed`].
     pub fn outside<E: Display>(
         &mut self,
         finalizer: &Finalizer<P>,
@@ -247,39 +259,35 @@ impl Apply {
         self
     }
 
-    /// Returns the object to create.
+    /// Returns the object to create, which contains the desired fields.
     fn manifest(&self) -> Value {
-        let mut manifest = self.initially.clone();
-        merge(&mut manifest, &self.desired);
-        merge(&mut manifest, &self.stamp);
+        let mut manifest = json!({});
+        for part in [&self.initially, &self.desired, &self.stamp] {
+            if !part.is_null() {
+                json_patch::merge(&mut manifest, part);
+            }
+        }
+        if let Some(rest) = self.comparison.merge_patch(&self.desired, &manifest) {
+            json_patch::merge(&mut manifest, &rest);
+        }
         without_nulls(&manifest)
     }
 
-    /// Returns the change of the object, if one is needed.
+    /// Returns the change of the object without the stamp, if one is needed.
     fn patch(&self, actual: &Value) -> Option<Value> {
         if self.is_only_created {
             return None;
         }
-        let patch = self.comparison.patch(&self.desired, actual)?;
-        if self.stamp.is_null() {
-            return Some(patch);
-        }
-        let mut stamped = self.desired.clone();
-        merge(&mut stamped, &self.stamp);
-        self.comparison.patch(&stamped, actual)
+        self.comparison.patch(&self.desired, actual)
     }
-}
 
-/// Adds the members of `more` to `value` at each level, and replaces other values.
-fn merge(value: &mut Value, more: &Value) {
-    match (value, more) {
-        (_, Value::Null) => {}
-        (Value::Object(value), Value::Object(more)) => {
-            for (name, more) in more {
-                merge(value.entry(name).or_insert(Value::Null), more);
-            }
+    /// Returns the change of the object with the stamp.
+    fn stamped(&self, actual: &Value) -> Option<Value> {
+        let mut stamped = self.desired.clone();
+        if !self.stamp.is_null() {
+            json_patch::merge(&mut stamped, &self.stamp);
         }
-        (value, more) => more.clone_into(value),
+        self.comparison.patch(&stamped, actual)
     }
 }
 
@@ -324,24 +332,25 @@ impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
         cx: &'a Context<'_, P>,
         apply: &'a Apply,
     ) -> BoxFuture<'a, Result<(), ApiError>> {
-        let plan = |actual: &V| apply.patch(&actual.actual());
         async move {
             let key = &apply.key;
             if apply.desired.is_null() {
                 let words = format!("the desired {} {key} cannot be serialized", V::KIND.kind);
                 return Err(ApiError::Rejected(words));
             }
-            if apply.is_verified
-                && !cx.is_dry_run
-                && let Some(actual) = self.store().get(key)
-                && actual.is_controlled_by(&**cx.seen)
-                && let Some(patch) = plan(&actual)
-                && self.is_needed(key, &actual, &patch)
-            {
+            let plan = |actual: &V| apply.patch(&actual.actual());
+            let Some((actual, patch)) = self.compare(cx, key, || apply.manifest(), plan).await?
+            else {
+                return Ok(());
+            };
+            if apply.is_verified && !cx.is_dry_run && self.is_needed(key, &actual, &patch) {
                 self.may_patch(cx, key, &actual, &patch)?;
                 cx.primary.verify_current(cx).await?;
             }
-            self.ensure(cx, key, apply.manifest(), plan).await.map(drop)
+            let stamped = apply.stamped(&actual.actual());
+            let sent = stamped.as_ref().unwrap_or(&patch);
+            let patched = self.patch_as(cx, key, &actual, &patch, sent, plan);
+            patched.await?.heeded(key).map(drop)
         }
         .boxed()
     }
@@ -369,6 +378,8 @@ impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
 
 /// A finalizer of a [`Primary`], which need not be [`Finalizable`].
 trait AnyFinalizer<P: Primary>: Send + Sync {
+    fn name(&self) -> &'static str;
+    fn is_set(&self, seen: &Snapshot<P>) -> bool;
     /// Sets or clears the finalizer. Returns the resulting object.
     fn put<'a>(
         &'a self,
@@ -385,6 +396,14 @@ trait AnyFinalizer<P: Primary>: Send + Sync {
 }
 
 impl<P: Finalizable> AnyFinalizer<P> for Finalizer<P> {
+    fn name(&self) -> &'static str {
+        self.name()
+    }
+
+    fn is_set(&self, seen: &Snapshot<P>) -> bool {
+        self.is_set(seen)
+    }
+
     fn put<'a>(
         &'a self,
         cx: &'a Context<'_, P>,

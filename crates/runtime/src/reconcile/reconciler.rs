@@ -83,7 +83,8 @@ pub trait Reconciler: Send + Sync + 'static {
     }
 
     /// Brings one object to its desired state, and reports its status. The default carries out the plan, and writes the status
-    /// after it. Override it for another order of requests.
+    /// after it. After a change, the status waits while other objects that may need more than a status are in the queue. Override
+    /// it for another order of requests.
     ///
     /// All requests go through `cx` and the [`Writer`](crate::Writer)s. If nothing has to change, it sends no request and
     /// awaits nothing. It is also called while the object is terminating.
@@ -94,16 +95,25 @@ pub trait Reconciler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Action, Self::Error>> + Send {
         async move {
             let mut now = seen.clone();
+            let mut again = None;
             let done = match self.plan(&View(cx), seen) {
-                Ok(plan) => match plan.carry_out(cx, &mut now).await {
-                    Ok(()) => Ok(plan.again().map_or(Action::Done, Action::After)),
-                    Err(error) => Err(error.into()),
-                },
+                Ok(plan) => {
+                    again = plan.again();
+                    plan.carry_out(cx, &mut now)
+                        .await
+                        .map_err(Self::Error::from)
+                }
                 Err(error) => Err(error),
             };
+            let has_changes = cx.has_changes.load(Relaxed);
+            let finish = |done: Result<(), Self::Error>| match (done, again) {
+                (Err(error), None) => Err(error),
+                (Err(error), _) if error.retry() != Retry::OnChange => Err(error),
+                (_, again) => Ok(again.map_or(Action::Done, Action::After)),
+            };
             // In a dry run, the status would not be the one after the steps.
-            if cx.is_dry_run && cx.has_changes.load(Relaxed) {
-                return done;
+            if cx.is_dry_run && has_changes {
+                return finish(done);
             }
             let outcome = Outcome {
                 error: done.as_ref().err(),
@@ -113,14 +123,18 @@ pub trait Reconciler: Send + Sync + 'static {
                 None => !seen.view.is_deleting(),
             };
             if !is_reported {
-                return done;
+                return finish(done);
             }
             let Some(status) = self.status(&View(cx), &now, &outcome) else {
                 if let Some(error) = outcome.error.filter(|it| it.retry() == Retry::OnChange) {
                     cx.log_once(error, "waiting for a change");
                 }
-                return done;
+                return finish(done);
             };
+            let is_news = || (cx.primary).needs_status_update(cx.key(), &now, &status);
+            if done.is_ok() && has_changes && cx.has_urgent_work() && is_news() {
+                return Ok(Action::StatusPending);
+            }
             let synced = || Event::normal("Synced", format!("{} synced", Self::Primary::KIND.kind));
             let event = outcome.error.map_or_else(synced, Event::failed);
             match cx.primary.report(cx, &now, &status, event).await {
@@ -128,11 +142,11 @@ pub trait Reconciler: Send + Sync + 'static {
                 Err(rejected @ ApiError::Rejected(_)) if done.is_err() => {
                     cx.log_once(&rejected, "the status cannot be written");
                     cx.primary.suppress_status(cx, &now, &status);
-                    done
+                    finish(done)
                 }
                 reported => {
                     reported?;
-                    done
+                    finish(done)
                 }
             }
         }

@@ -23,13 +23,14 @@ use tower::service_fn;
 use super::*;
 use crate::{
     api::{
+        failure::{Failure as _, Retry},
         object::{Cached, Object},
         plain::{Custom, Dependent, Fields, Spec},
         reported::Status,
     },
     config::app::tests::APP,
     reconcile::{
-        context::View,
+        context::{Attempt, View},
         reconciler::{Action, Reconciler},
     },
     testing::Harness,
@@ -402,6 +403,125 @@ async fn modifiers_change_what_is_sent_and_compared() {
     );
 }
 
+/// The created object has no field that the comparison would remove.
+#[tokio::test]
+async fn a_created_object_is_in_its_desired_state() {
+    let (server, harness) = harness(wish(&[]), |it, _| {
+        let mut plan = Plan::new();
+        let desired = data(json!({ "a": "1", "null": null }));
+        plan.apply(&it.maps, &key("m"), &desired)
+            .initially(json!({ "data": { "null": "x", "absent": "x", "once": "x" } }))
+            .absent("data.absent");
+        let desired = data(json!({ "a": "1" }));
+        plan.apply(&it.maps, &key("exact"), &desired)
+            .initially(json!({ "data": { "more": "x" } }))
+            .exactly("data");
+        plan
+    });
+    harness.reconcile(&key("w")).await.unwrap();
+    let sent = server.sent();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    assert_eq!(sent[0].2["data"], json!({ "a": "1", "once": "x" }));
+    assert_eq!(sent[1].2["data"], json!({ "a": "1" }));
+    assert!(harness.is_up_to_date(&key("w")));
+}
+
+/// A patch without effect is remembered, and a reverted one is delayed, although the stamp differs each time.
+#[tokio::test(start_paused = true)]
+async fn a_stamp_is_not_part_of_the_records_of_a_patch() {
+    let count = AtomicUsize::new(0);
+    let (server, harness) = harness(wish(&[]), move |it, _| {
+        let mut plan = Plan::new();
+        let stamp = count.fetch_add(1, SeqCst).to_string();
+        plan.apply(&it.maps, &key("m"), &data(json!({ "a": "1" })))
+            .stamp(json!({ "metadata": { "annotations": { "at": stamp } } }));
+        plan
+    });
+    let maps = &harness.reconciler().maps;
+    let theirs = owned("ConfigMap", "m", "wish", &json!({ "data": { "a": "2" } }));
+    server.0.lock().mutation = json!({ "data": { "a": "2" } });
+    server.insert(&harness, maps, theirs.clone());
+    for methods in [vec![Method::PATCH], vec![]] {
+        let error = harness.reconcile(&key("w")).await.unwrap_err();
+        assert!(matches!(error, ApiError::Overruled(..)), "{error}");
+        assert_eq!(server.methods(), methods);
+    }
+
+    server.0.lock().mutation = Value::Null;
+    let theirs = owned("ConfigMap", "m", "wish", &json!({ "data": { "a": "3" } }));
+    let mut patches = 0;
+    for _ in 0..20 {
+        server.insert(&harness, maps, theirs.clone());
+        let done = harness.reconcile(&key("w")).await;
+        assert!(
+            matches!(done, Ok(_) | Err(ApiError::Contested(..))),
+            "{done:?}"
+        );
+        patches += server.methods().len();
+    }
+    assert!((5..15).contains(&patches), "{patches}");
+}
+
+/// Test output contains no value of a Secret.
+#[test]
+fn a_step_does_not_show_the_values_of_a_secret() {
+    let body = json!({ "data": { "a": "c2VjcmV0", "b": null }, "stringData": { "c": "secret" }, "type": "Opaque" });
+    let step = |kind| Step {
+        verb: "patch",
+        kind,
+        key: key("s"),
+        body: body.clone(),
+    };
+    assert_eq!(
+        format!("{:?}", step("Secret")),
+        r#"patch Secret n/s: {"data":{"a":"<redacted>","b":null},"stringData":{"c":"<redacted>"},"type":"Opaque"}"#
+    );
+    assert!(format!("{:?}", step("ConfigMap")).contains("c2VjcmV0"));
+}
+
+/// A queue in which another object waits.
+struct Busy;
+
+impl Attempt for Busy {
+    fn has_urgent_work(&self) -> bool {
+        true
+    }
+
+    fn leads(&self) -> bool {
+        true
+    }
+
+    fn heartbeat(&self, _: &Key) {}
+
+    fn enqueue(&self, _: Key) {}
+}
+
+/// The status is written after the urgent work, unless nothing else has changed.
+#[tokio::test]
+async fn the_status_waits_for_urgent_work() {
+    let (server, harness) = harness(wish(&[]), |it, _| {
+        let mut plan = Plan::new();
+        plan.create(&it.maps, &key("m"), &data(json!({})));
+        plan
+    });
+    let wishes = &harness.reconciler().wishes;
+    for (action, method) in [
+        (Action::StatusPending, Method::POST),
+        (Action::Done, Method::PUT),
+    ] {
+        let (key, seen) = (key("w"), wishes.store().get(&key("w")).unwrap());
+        let cx = Context {
+            attempt: &Busy,
+            ..harness.context(&key, &seen)
+        };
+        let done = harness.reconciler().reconcile(&cx, &seen).await;
+        assert_eq!(done, Ok(action));
+        let sent = std::mem::take(&mut server.0.lock().sent);
+        let methods: Vec<_> = sent.into_iter().map(|sent| sent.0).collect();
+        assert_eq!(methods, [method]);
+    }
+}
+
 /// A created object is never changed.
 #[tokio::test]
 async fn create_leaves_an_existing_object() {
@@ -544,6 +664,44 @@ async fn a_rejected_status_leaves_the_error_of_the_plan() {
         assert_eq!(harness.reconcile(&key("w")).await.unwrap_err(), error);
     }
     assert_eq!(server.0.lock().sent.len(), 1);
+}
+
+/// The error of an action is reported. So is an action without protection, which is not tried again.
+#[tokio::test]
+async fn a_failed_action_is_reported() {
+    for (is_protected, reason) in [(true, "ActionFailed"), (false, "Unprotected")] {
+        let (server, harness) = harness(wish(&[]), move |it, _| {
+            let mut plan = Plan::new();
+            plan.outside(&it.finalizer, || Err("no space left"));
+            if is_protected {
+                plan.finalizer(&it.finalizer, true);
+            }
+            plan
+        });
+        let error = harness.reconcile(&key("w")).await.unwrap_err();
+        assert_eq!(error.reason(), Some(reason), "{error}");
+        assert_eq!(error.retry() == Retry::OnChange, !is_protected);
+        assert_eq!(harness.is_up_to_date(&key("w")), !is_protected);
+        let wish = server.stored(&format!("{}/w", path_of::<Custom<Wish>>()));
+        let ready = &wish["status"]["conditions"][0];
+        assert_eq!(
+            (&ready["status"], &ready["reason"]),
+            (&"False".into(), &reason.into())
+        );
+    }
+}
+
+/// The time of the plan applies after an error that is not retried.
+#[tokio::test]
+async fn a_plan_is_repeated_after_an_error_that_is_not_retried() {
+    let (_, harness) = harness(wish(&[]), |it, _| {
+        let mut plan = Plan::new();
+        plan.outside(&it.finalizer, || Ok::<_, Infallible>(()));
+        plan.again_after(Duration::from_mins(5));
+        plan
+    });
+    let done = harness.reconcile(&key("w")).await;
+    assert_eq!(done, Ok(Action::After(Duration::from_mins(5))));
 }
 
 /// Each write after the clearing of a finalizer is based on the resulting object.

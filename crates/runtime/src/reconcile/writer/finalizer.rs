@@ -83,7 +83,7 @@ impl<P: Finalizable> Finalizer<P> {
     /// thread or a queue.
     ///
     /// # Errors
-    /// See [`ApiError`]. An error of `act` is [`ApiError::Transient`].
+    /// See [`ApiError`]. An error of `act` is [`ApiError::ActionFailed`].
     pub async fn outside<T, E: Display>(
         &self,
         cx: &Context<'_, P>,
@@ -104,7 +104,7 @@ impl<P: Finalizable> Finalizer<P> {
         if !cx.attempt.leads() {
             return Err(ApiError::NotLeading);
         }
-        act().map_err(|error| ApiError::transient(brief(&error.to_string())))
+        act().map_err(|error| ApiError::ActionFailed(brief(&error.to_string())))
     }
 
     /// Removes the finalizer if it is set. A terminating object is deleted with its last finalizer. Returns the resulting object,

@@ -92,6 +92,20 @@ pub struct Patched<V> {
     pub overruled: Option<Value>,
 }
 
+impl<V: Cached> Patched<V> {
+    /// Returns the object, or [`ApiError::Overruled`].
+    pub(crate) fn heeded(self, key: &Key) -> Result<Snapshot<V>, ApiError> {
+        match self.overruled {
+            None => Ok(self.actual),
+            Some(missing) => Err(ApiError::Overruled(
+                V::KIND.kind,
+                key.name().to_owned(),
+                wanted(&missing),
+            )),
+        }
+    }
+}
+
 impl<V> Clone for Writer<V> {
     fn clone(&self) -> Self {
         Self {
@@ -243,6 +257,20 @@ impl<V: Cached> Writer<V> {
         asked: &Value,
         plan: impl Fn(&V) -> Option<Value>,
     ) -> Result<Patched<V>, ApiError> {
+        self.patch_as(cx, key, seen, asked, asked, plan).await
+    }
+
+    /// Sends the patch `sent` instead of `asked`. It may have more fields, whose values vary: they are not part of the records of
+    /// earlier patches.
+    pub(crate) async fn patch_as<P: Primary>(
+        &self,
+        cx: &Context<'_, P>,
+        key: &Key,
+        seen: &Snapshot<V>,
+        asked: &Value,
+        sent: &Value,
+        plan: impl Fn(&V) -> Option<Value>,
+    ) -> Result<Patched<V>, ApiError> {
         if !self.is_needed(key, seen, asked) {
             return Ok(Patched {
                 actual: seen.clone(),
@@ -251,9 +279,9 @@ impl<V: Cached> Writer<V> {
             });
         }
         Self::check_owner(cx, key, seen)?;
-        cx.check_dry_run(|| Step::of::<V>("patch", key, asked.clone()))?;
+        cx.check_dry_run(|| Step::of::<V>("patch", key, sent.clone()))?;
         self.may_patch(cx, key, seen, asked)?;
-        let mut patch = asked.clone();
+        let mut patch = sent.clone();
         patch["metadata"]["uid"] = seen.view.uid().into();
         patch["metadata"]["resourceVersion"] = based_on(seen.version)?.into();
         let expectation = self.store.begin_write(key);
@@ -302,10 +330,28 @@ impl<V: Cached> Writer<V> {
         &self,
         cx: &Context<'_, P>,
         key: &Key,
-        mut manifest: Value,
+        manifest: Value,
         plan: impl Fn(&V) -> Option<Value>,
     ) -> Result<Snapshot<V>, ApiError> {
+        match self.compare(cx, key, || manifest, &plan).await? {
+            Some((actual, patch)) => {
+                let patched = self.patch(cx, key, &actual, &patch, plan).await?;
+                patched.heeded(key)
+            }
+            None => self.store.get(key).ok_or(ApiError::Conflict),
+        }
+    }
+
+    /// Creates the object if it does not exist. Returns the object and its patch, if `plan` returns one.
+    pub(crate) async fn compare<P: Primary>(
+        &self,
+        cx: &Context<'_, P>,
+        key: &Key,
+        manifest: impl FnOnce() -> Value,
+        plan: impl Fn(&V) -> Option<Value>,
+    ) -> Result<Option<(Snapshot<V>, Value)>, ApiError> {
         if self.store.get(key).is_none() {
+            let mut manifest = manifest();
             // The API server requires `apiVersion` and `kind` for custom resources.
             manifest["apiVersion"] = V::KIND.api_version().into();
             manifest["kind"] = V::KIND.kind.into();
@@ -324,24 +370,14 @@ impl<V: Cached> Writer<V> {
             }]);
             let created = self.create(cx, key, &manifest).await?;
             if plan(&created).is_none() {
-                return Ok(created);
+                return Ok(None);
             }
         }
         // `None`: the object was deleted right after its creation.
         let actual = self.store.get(key).ok_or(ApiError::Conflict)?;
         Self::check_owner(cx, key, &actual)?;
-        let Some(patch) = plan(&actual) else {
-            return Ok(actual);
-        };
-        let patched = self.patch(cx, key, &actual, &patch, plan).await?;
-        match patched.overruled {
-            None => Ok(patched.actual),
-            Some(missing) => Err(ApiError::Overruled(
-                V::KIND.kind,
-                key.name().to_owned(),
-                wanted(&missing),
-            )),
-        }
+        let patch = plan(&actual);
+        Ok(patch.map(|patch| (actual, patch)))
     }
 
     /// Deletes an object, and its dependents in the background.
@@ -484,7 +520,9 @@ impl<V: Cached> Writer<V> {
                 | ApiError::Contested(..)
                 | ApiError::TimedOut(_)
                 | ApiError::InvalidSpec(_)
-                | ApiError::Waiting(_),
+                | ApiError::Waiting(_)
+                | ApiError::ActionFailed(_)
+                | ApiError::Unprotected(_),
             ) => {}
         }
         if let Err(ApiError::Rejected(_) | ApiError::Denied(..)) = &answer {

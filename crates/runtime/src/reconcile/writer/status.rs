@@ -232,6 +232,10 @@ impl<P: Primary> PrimaryWriter<P> for Writer<P> {
         self.verify_current(cx, cx.seen).boxed()
     }
 
+    fn needs_status_update(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool {
+        self.needs_status_update(key, seen, status)
+    }
+
     fn report<'a>(
         &'a self,
         cx: &'a Context<'_, P>,
