@@ -35,7 +35,8 @@ const image = "nginx:latest"
 
 type reconciler struct {
 	client.Client
-	events events.EventRecorder
+	events  events.EventRecorder
+	secrets bool
 }
 
 func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.Result, error) {
@@ -45,6 +46,12 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	if !foo.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil
+	}
+	if r.secrets {
+		var secret corev1.Secret
+		if err := r.Get(ctx, request.NamespacedName, &secret); err != nil {
+			return ctrl.Result{}, client.IgnoreNotFound(err)
+		}
 	}
 
 	deployment := appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: foo.Namespace, Name: foo.Spec.DeploymentName}}
@@ -124,6 +131,7 @@ func run() error {
 	workers := flag.Int("workers", 1, "how many Foos are reconciled at once")
 	resync := flag.Duration("resync", 10*time.Hour, "how often every Foo is resynced")
 	tuned := flag.Bool("tuned", false, "with what controller-runtime has for those who need speed and memory")
+	secrets := flag.Bool("secrets", false, "read the Secret of each Foo's name")
 	flag.Parse()
 	ctrl.SetLogger(zap.New())
 
@@ -161,7 +169,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	reconciler := &reconciler{manager.GetClient(), manager.GetEventRecorder("sample-controller")}
+	reconciler := &reconciler{manager.GetClient(), manager.GetEventRecorder("sample-controller"), *secrets}
 	err = ctrl.NewControllerManagedBy(manager).
 		For(&Foo{}, foos...).
 		Owns(&appsv1.Deployment{}, deployments...).

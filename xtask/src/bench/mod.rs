@@ -15,6 +15,7 @@ mod meter;
 mod plane;
 mod process;
 mod report;
+mod secrets;
 mod sockets;
 mod watch;
 mod workloads;
@@ -80,8 +81,18 @@ pub async fn run(arguments: &[String]) -> ExitCode {
                 .value_parser(Workload::NAMES)
                 .help("Only this workload and its prerequisites; default: all except `most`"),
         )
+        .arg(
+            Arg::new("secrets")
+                .long("secrets")
+                .action(ArgAction::SetTrue)
+                .help("Only the memory with 10,000 Secrets, of which 10 are read"),
+        )
         .no_binary_name(true)
         .get_matches_from(arguments);
+    if flags.get_flag("secrets") {
+        secrets::run().await;
+        return ExitCode::SUCCESS;
+    }
     let quick = flags.get_flag("quick");
     let mut scale = if quick { QUICK } else { FULL };
     let pairs = flags

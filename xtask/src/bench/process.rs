@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     path::PathBuf,
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -42,30 +42,31 @@ impl Subject {
         resync: Duration,
         more: &[&str],
     ) -> Self {
-        let home = tempfile::tempdir().unwrap();
-        let program = program(side);
-        assert!(
-            program.exists(),
-            "no {}: `make bench` builds it",
-            program.display()
-        );
-        let log = File::create(home.path().join("log")).unwrap();
-        let child = bound_command(program)
+        let mut command = bound_command(program(side));
+        command
+            .env_clear()
             .args(["--workers".to_owned(), WORKERS.to_string()])
             .args(["--resync".to_owned(), format!("{}s", resync.as_secs())])
             .args(flags(side))
             .args(more)
-            .env_clear()
-            .env("PATH", std::env::var_os("PATH").unwrap())
-            .env("HOME", home.path())
-            .env("KUBECONFIG", cluster.kubeconfig_of(user))
             // The peer serves no HTTP either; it has no such variable.
             .env("FOO_CONTROLLER__HTTP__ADDR", "")
             // The peer's Lease namespace.
             .env(
                 "FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE",
                 "default",
-            )
+            );
+        Self::spawn(cluster, command, user)
+    }
+
+    /// Starts a controller with its own flags and variables.
+    pub fn spawn(cluster: &Cluster, mut command: Command, user: &'static str) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let log = File::create(home.path().join("log")).unwrap();
+        let child = command
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", home.path())
+            .env("KUBECONFIG", cluster.kubeconfig_of(user))
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -149,13 +150,24 @@ impl Drop for Subject {
     }
 }
 
-/// Returns the path of the executable.
+/// Returns the path of the executable of a side.
 pub fn program(side: Side) -> PathBuf {
-    release_folder().join(match side {
+    built(match side {
         Side::Ours => "foo-controller",
         Side::Tuned | Side::Defaults => "bench-peer",
         Side::Bare => panic!("the bare server has no controller"),
     })
+}
+
+/// Returns the path of an executable beside this one.
+pub fn built(name: &str) -> PathBuf {
+    let program = release_folder().join(name);
+    assert!(
+        program.exists(),
+        "no {}: `make bench` builds it",
+        program.display()
+    );
+    program
 }
 
 fn flags(side: Side) -> &'static [&'static str] {

@@ -25,6 +25,10 @@ pub async fn create_foo(client: &Client, name: &str) -> Object {
     write(client, Method::POST, FOOS, &foo).await
 }
 
+pub async fn create(client: &Client, path: &str, object: &Value) {
+    write::<Value>(client, Method::POST, path, object).await;
+}
+
 pub async fn scale(client: &Client, resource: &str, name: &str, replicas: i32) -> Object {
     let patch = json!({"spec": {"replicas": replicas}});
     write(client, Method::PATCH, &format!("{resource}/{name}"), &patch).await
