@@ -156,9 +156,17 @@ pub struct FooStatus {
     /// Progressing: the Deployment is being created, scaled, rolled out or deleted, or its rollout is queued.
     ///
     /// Stalled: present, and True, only while a user must act before the Foo can be Ready; its reason is that of Ready.
+    ///
+    /// Paused: present, and True, only while the annotation samplecontroller.k8s.io/paused is true. The other fields are as of
+    /// the beginning of the pause.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+
+    /// The value of the annotation samplecontroller.k8s.io/reconcile-requested-at at the last reconcile. A new value of the
+    /// annotation requests a reconcile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_handled_reconcile_at: Option<String>,
 }
 
 /// Returns the `apiVersion` of a manifest.

@@ -85,6 +85,7 @@ pub fn of(
         deployment_name: serving
             .map(|serving| serving.key.name().to_owned())
             .or_else(|| old.deployment_name.clone()),
+        last_handled_reconcile_at: old.last_handled_reconcile_at.clone(),
         ..FooStatus::default()
     };
     if matches!(error, Some(Error::Api(ApiError::Transient(..)))) {

@@ -17,10 +17,10 @@ use crate::support::{
 };
 
 /// Retry delays longer than the test's timeout.
-const NO_RETRY: [&str; 4] = ["--backoff-initial", "1h", "--backoff-max", "1h"];
+pub const NO_RETRY: [&str; 4] = ["--backoff-initial", "1h", "--backoff-max", "1h"];
 
 /// Makes a quota reject all Deployments of the namespace.
-async fn refuse(client: &Client, namespace: &str) {
+pub async fn refuse(client: &Client, namespace: &str) {
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), namespace);
     let none = json!({ "count/deployments.apps": "0" });
     let quota = json!({ "metadata": { "name": "none" }, "spec": { "hard": none } });

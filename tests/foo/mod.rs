@@ -3,6 +3,7 @@
 mod admission;
 mod campaign;
 mod conditions;
+mod control;
 mod difference;
 mod hostile;
 mod mended;

@@ -160,6 +160,7 @@
 //! | A missed change is noticed. | A relist compares all objects. A resync calls [`Reconciler::is_up_to_date`]. |
 //! | A patch without effect is not repeated. | [`Writer`] remembers it until the object or the patch changes. |
 //! | Disputes with other clients are rate-limited. | [`Writer`] delays its corrections: [`ApiError::Contested`]. |
+//! | A user can pause an object, and request a reconcile. | [`Reconciler`], by annotations. |
 //! | A shutdown loses no work. | [`run`]: no new work, running work drained, fence closed, Lease released. |
 //! | A failed task ends the process, and a stalled task fails liveness. | [`run`], [`telemetry::health`] |
 //!

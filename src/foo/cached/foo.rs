@@ -59,8 +59,7 @@ impl Cached for Foo {
             uid: std::mem::take(&mut wire.metadata.uid),
             generation: std::mem::take(&mut wire.metadata.generation).or_default(),
             deleting: wire.metadata.deleting,
-            trace: std::mem::take(&mut wire.metadata.annotations)
-                .or_default()
+            trace: (wire.metadata.take_annotations())
                 .traceparent
                 .and_then(|traceparent| trace::parse(&traceparent))
                 .map(Box::new),
@@ -110,6 +109,17 @@ impl Primary for Foo {
         self.status.observed_generation == Some(self.generation)
     }
 
+    fn conditions(&self) -> &[Condition] {
+        &self.status.conditions
+    }
+
+    fn noted(status: &mut FooStatus) -> Option<(&mut Vec<Condition>, &mut Option<String>)> {
+        Some((
+            &mut status.conditions,
+            &mut status.last_handled_reconcile_at,
+        ))
+    }
+
     /// Hashes everything except the transition times of conditions. Destructured without `..`, so that each new field is
     /// hashed or ignored deliberately.
     fn says(status: &FooStatus, state: &mut impl Hasher) {
@@ -120,9 +130,11 @@ impl Primary for Foo {
             selector,
             deployment_name,
             conditions,
+            last_handled_reconcile_at,
         } = status;
         (available_replicas, observed_generation, replicas).hash(state);
-        (selector, deployment_name, conditions.len()).hash(state);
+        (selector, deployment_name, last_handled_reconcile_at).hash(state);
+        conditions.len().hash(state);
         for condition in conditions {
             let Condition {
                 type_,

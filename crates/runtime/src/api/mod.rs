@@ -1,6 +1,7 @@
 //! Kubernetes vocabulary: names, resource types, cached forms and errors. No I/O, no clock.
 
 pub mod applied;
+pub mod control;
 pub mod crd;
 pub mod difference;
 pub mod exists;

@@ -12,7 +12,10 @@ use std::{
     panic::catch_unwind,
 };
 
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::ObjectMeta, jiff::Timestamp};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta},
+    jiff::Timestamp,
+};
 use kube::core::DynamicResourceScope;
 use opentelemetry::trace::SpanContext;
 use serde::{
@@ -22,6 +25,7 @@ use serde::{
 use serde_json::value::RawValue;
 
 use crate::api::{
+    control::{self, Annotation},
     failure::brief,
     key::Key,
     kind::Kind,
@@ -98,7 +102,7 @@ pub trait Cached: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
 /// A reconciled resource type, with a generation and a status that the controller reports.
 pub trait Primary: Cached {
     /// The status subresource.
-    type Status: Serialize + PartialEq + Send + Sync;
+    type Status: Clone + Serialize + PartialEq + Send + Sync;
     /// Returns `metadata.generation`, which grows with each change of the spec.
     fn generation(&self) -> i64;
     /// Returns whether the object is terminating.
@@ -116,6 +120,16 @@ pub trait Primary: Cached {
         now: Timestamp,
     ) -> Option<Self::Status> {
         _ = (type_, verdict, now);
+        None
+    }
+    /// Returns the conditions of the last stored status. Default: none.
+    fn conditions(&self) -> &[Condition] {
+        &[]
+    }
+    /// Returns the fields of a status that the runtime itself writes: the conditions, for the condition Paused, and
+    /// `lastHandledReconcileAt`. `None`, the default, if the status has no such fields. Then a user sees neither.
+    fn noted(status: &mut Self::Status) -> Option<(&mut Vec<Condition>, &mut Option<String>)> {
+        _ = status;
         None
     }
     /// Hashes the content of a status, without its times.
@@ -172,6 +186,8 @@ pub struct Object<V> {
     pub version: u64,
     /// Controller reference.
     pub owner: Option<OwnerReference>,
+    /// Annotations of any group that may control its reconciles.
+    pub(crate) control: Vec<Annotation>,
     /// Cached form.
     pub view: V,
 }
@@ -183,6 +199,7 @@ impl<V> Object<V> {
             key,
             version,
             owner: meta.owner,
+            control: meta.control,
             meta: ObjectMeta {
                 resource_version: Some(meta.resource_version),
                 ..ObjectMeta::default()
@@ -372,13 +389,39 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Field<T> {
     }
 }
 
-/// Key, version and controller reference of an object.
+/// `metadata.annotations`: the kept ones (`A`), and those that may control the reconciles.
+struct Annotations<A> {
+    kept: Field<A>,
+    control: Vec<Annotation>,
+}
+
+impl<A: DeserializeOwned> Default for Annotations<A> {
+    fn default() -> Self {
+        Self {
+            kept: Field::default(),
+            control: Vec::new(),
+        }
+    }
+}
+
+impl<'de, A: DeserializeOwned> Deserialize<'de> for Annotations<A> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <&RawValue>::deserialize(deserializer)?.get();
+        Ok(Self {
+            kept: Field::read(text),
+            control: control::find(text),
+        })
+    }
+}
+
+/// Key, version, controller reference and controlling annotations of an object.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
     name: String,
     namespace: String,
     resource_version: String,
     owner: Option<OwnerReference>,
+    control: Vec<Annotation>,
 }
 
 impl Meta {
@@ -418,9 +461,8 @@ pub struct Metadata<L = IgnoredAny, A = IgnoredAny> {
     /// `metadata.labels`.
     #[serde(default)]
     pub labels: Field<L>,
-    /// `metadata.annotations`.
     #[serde(default)]
-    pub annotations: Field<A>,
+    annotations: Annotations<A>,
     /// `metadata.ownerReferences`.
     #[serde(default)]
     pub owner_references: Field<Vec<Field<OwnerReference>>>,
@@ -430,7 +472,7 @@ pub struct Metadata<L = IgnoredAny, A = IgnoredAny> {
 }
 
 impl<L, A> Metadata<L, A> {
-    /// Returns the key, the version and the controller reference.
+    /// Returns the key, the version, the controller reference, and the annotations for the runtime.
     #[must_use]
     pub fn into_meta(self) -> Meta {
         let owners = self.owner_references.or_default().into_iter();
@@ -440,7 +482,16 @@ impl<L, A> Metadata<L, A> {
             namespace: self.namespace,
             resource_version: self.resource_version,
             owner: owners.find(|owner| owner.controller),
+            control: self.annotations.control,
         }
+    }
+
+    /// Removes and returns the kept annotations, or the default if they are invalid.
+    pub fn take_annotations(&mut self) -> A
+    where
+        A: Default + DeserializeOwned,
+    {
+        std::mem::take(&mut self.annotations.kept).or_default()
     }
 
     /// Removes and returns the finalizers.

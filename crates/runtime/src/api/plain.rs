@@ -5,7 +5,7 @@
 
 use std::{fmt::Debug, hash::Hash, hash::Hasher};
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{DeserializeOwned, Error as _},
@@ -119,6 +119,18 @@ impl<S: Spec> Primary for Custom<S> {
         now: Timestamp,
     ) -> Option<S::Status> {
         Some(self.status.with(self.generation, type_, verdict, now))
+    }
+
+    fn conditions(&self) -> &[Condition] {
+        &self.status.common().conditions
+    }
+
+    fn noted(status: &mut S::Status) -> Option<(&mut Vec<Condition>, &mut Option<String>)> {
+        let common = status.common_mut();
+        Some((
+            &mut common.conditions,
+            &mut common.last_handled_reconcile_at,
+        ))
     }
 
     fn says(status: &S::Status, state: &mut impl Hasher) {
@@ -343,6 +355,7 @@ mod tests {
             let said = Status {
                 observed_generation: Some(1),
                 conditions: vec![condition],
+                ..Status::default()
             };
             let mut state = DefaultHasher::new();
             Custom::<Wish>::says(&said, &mut state);

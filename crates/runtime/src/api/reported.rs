@@ -18,6 +18,9 @@ pub struct Status {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+    /// The value of the annotation `reconcile-requested-at` at the last reconcile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_handled_reconcile_at: Option<String>,
 }
 
 /// A status that contains a [`Status`]. For a status with more fields, add a field of that type with `#[serde(flatten)]`.

@@ -18,6 +18,7 @@ use parking_lot::RwLock;
 
 use super::index::Index;
 use crate::api::{
+    control::{Annotation, Control},
     key::Key,
     kind::Kind,
     object::{Cached, Object, kind_of},
@@ -36,19 +37,36 @@ pub struct Store<V> {
 /// Reports a change to all controllers except that of this number.
 type Others<V> = Box<dyn Fn(usize, &Change<V>) + Send + Sync>;
 
-/// The reconciled resource types. A store keeps no controller reference to another type, which no controller reads.
+/// The reconciled resource types, and the API group of the annotations for the runtime. A store keeps no controller reference to
+/// another type, which no controller reads, and no annotation of another group.
 #[derive(Clone, Default)]
-pub(crate) struct Owners(Arc<RwLock<Vec<&'static Kind>>>);
+pub(crate) struct Owners {
+    kinds: Arc<RwLock<Vec<&'static Kind>>>,
+    group: &'static str,
+}
 
 impl Owners {
+    pub fn new(group: &'static str) -> Self {
+        let kinds = Arc::default();
+        Self { kinds, group }
+    }
+
     /// Adds a reconciled resource type, before any watch starts.
     pub fn add<V: Cached>(&self) {
-        self.0.write().push(kind_of::<V>());
+        self.kinds.write().push(kind_of::<V>());
+    }
+
+    /// Returns the control of an object, if its resource type is reconciled.
+    fn control<V: Cached>(&self, annotations: Vec<Annotation>) -> Option<Arc<Control>> {
+        let is_reconciled = || self.kinds.read().iter().any(|kind| kind.is_same(&V::KIND));
+        let is_one = !annotations.is_empty() && is_reconciled();
+        let control = is_one.then(|| Control::of(self.group, annotations));
+        control.flatten().map(Arc::new)
     }
 
     /// Returns the owner of an object, if its resource type is reconciled.
     fn of(&self, key: &Key, reference: OwnerReference) -> Option<Owner> {
-        let kinds = self.0.read();
+        let kinds = self.kinds.read();
         let kind = kinds.iter().find(|kind| reference.is_of(kind))?;
         Some(Owner {
             kind,
@@ -97,7 +115,10 @@ struct Entry<V> {
     is_unheeded: bool,
     /// See [`Store::note_up_to_date`].
     input_fingerprint: Option<NonZeroU64>,
+    /// See [`Store::take_request`].
+    is_requested: bool,
     owner: Option<Arc<Owner>>,
+    control: Option<Arc<Control>>,
     view: Arc<V>,
 }
 
@@ -127,6 +148,8 @@ pub struct Snapshot<V> {
     /// The controlling owner, if its resource type is reconciled. A [`Writer`](crate::Writer) changes or deletes an object only
     /// if the reconciled object is this owner.
     pub owner: Option<Arc<Owner>>,
+    /// Annotations by which a user controls its reconciles, if its resource type is reconciled.
+    pub(crate) control: Option<Arc<Control>>,
     /// The object.
     pub view: Arc<V>,
 }
@@ -138,12 +161,22 @@ impl<V> Snapshot<V> {
         let owner = self.owner.as_ref();
         owner.is_some_and(|owner| *owner.uid == *object.uid())
     }
+
+    /// Returns whether the annotation `<group>/paused` is `true`.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.control.as_ref().is_some_and(|it| it.is_paused)
+    }
+
+    /// Returns the annotation `<group>/reconcile-requested-at`.
+    pub(crate) fn requested_at(&self) -> Option<&str> {
+        self.control.as_ref()?.requested_at.as_deref()
+    }
 }
 
 impl<V: PartialEq> Snapshot<V> {
-    /// Returns whether both have the same owner and the same cached form.
+    /// Returns whether both have the same owner, the same control and the same cached form.
     fn has_same(&self, other: &Self) -> bool {
-        self.owner == other.owner && self.view == other.view
+        self.owner == other.owner && self.control == other.control && self.view == other.view
     }
 }
 
@@ -219,6 +252,7 @@ impl<V: Cached> Store<V> {
         let snapshot = Snapshot {
             version: object.version,
             owner: owner.map(Arc::new),
+            control: self.owners.control::<V>(object.control),
             view: Arc::new(object.view),
         };
         (object.key, snapshot)
@@ -375,6 +409,20 @@ impl<V: Cached> Store<V> {
         if let Some(entry) = self.state.write().objects.get_mut(key) {
             entry.is_unheeded = true;
         }
+    }
+
+    /// Returns whether a user has requested a reconcile with a new token since the last call.
+    pub(crate) fn take_request(&self, key: &Key) -> bool {
+        let mut state = self.state.write();
+        let entry = state.objects.get_mut(key);
+        entry.is_some_and(|entry| std::mem::take(&mut entry.is_requested))
+    }
+
+    /// Returns the number of paused objects.
+    pub(crate) fn paused(&self) -> usize {
+        let state = self.state.read();
+        let controls = state.objects.values().filter_map(|it| it.control.as_ref());
+        controls.filter(|control| control.is_paused).count()
     }
 
     /// Returns the number of additions, updates and deletions so far. While it is unchanged, so is the content of the store.
@@ -609,7 +657,9 @@ impl<V: Cached> State<V> {
                 going: false,
                 is_unheeded: false,
                 input_fingerprint: None,
+                is_requested: new.requested_at().is_some(),
                 owner: new.owner.clone(),
+                control: new.control.clone(),
                 view: Arc::clone(&new.view),
             };
             self.link(&key, References::of(&key, &*new), new.owner.as_deref());
@@ -647,9 +697,13 @@ impl<V: Cached> State<V> {
         entry.epoch = epoch;
         if is_same {
             new.owner.clone_from(&old.owner);
+            new.control.clone_from(&old.control);
             new.view = Arc::clone(&old.view);
         } else {
+            let is_new = new.requested_at() != old.requested_at();
+            entry.is_requested |= is_new && new.requested_at().is_some();
             entry.owner.clone_from(&new.owner);
+            entry.control.clone_from(&new.control);
             entry.view = Arc::clone(&new.view);
         }
         if let Some((before, (references, owner))) = links.filter(|(before, now)| before != now) {
@@ -720,6 +774,7 @@ impl<V> Entry<V> {
         Snapshot {
             version: self.version,
             owner: self.owner.clone(),
+            control: self.control.clone(),
             view: Arc::clone(&self.view),
         }
     }

@@ -78,10 +78,10 @@ impl Builder {
         metrics: &Metrics,
     ) -> Self {
         Self {
+            owners: Owners::new(shared.app.group),
             shared,
             refusals: Vec::new(),
             namespaces,
-            owners: Owners::default(),
             metrics: metrics.clone(),
             informers: Vec::new(),
             access: Vec::new(),

@@ -13,7 +13,7 @@ use crate::{
     },
     cache::{
         readiness::Scopes,
-        store::{Change, Store},
+        store::{Change, Snapshot, Store},
     },
     controller::{queue::lane::Lane, work_queue::WorkQueue},
 };
@@ -38,9 +38,12 @@ impl<P: Primary> EventHandler<P> {
             && scopes.is_in_sync(self.controller, &change.key)
         {
             let key = change.key.clone();
+            if has_request(change) {
+                work_queue.queue.reset(&key);
+            }
             if change.is_touch {
                 work_queue.touched(key, P::KIND.kind);
-            } else if asks_for_the_same(change) {
+            } else if !has_other_control(change) && asks_for_the_same(change) {
                 work_queue.enqueue_status_change(key, P::KIND.kind);
             } else {
                 work_queue.changed(key, P::KIND.kind);
@@ -84,6 +87,18 @@ impl<P: Primary> EventHandler<P> {
     }
 }
 
+/// Whether a user has requested a reconcile with a new token.
+fn has_request<P>(change: &Change<P>) -> bool {
+    let [old, new] = [&change.old, &change.new].map(|it| it.as_ref()?.requested_at());
+    new.is_some() && new != old
+}
+
+/// Whether a user has paused or resumed the object, or requested a reconcile. The user waits for the effect.
+fn has_other_control<P>(change: &Change<P>) -> bool {
+    let control = |object: &Option<Snapshot<P>>| object.as_ref()?.control.clone();
+    control(&change.old) != control(&change.new)
+}
+
 /// Whether the spec is unchanged: only the status, metadata or unread fields differ. After a panic, the spec counts as unchanged.
 /// Otherwise an object that always panics would be retried without delay.
 fn asks_for_the_same<P: Primary>(change: &Change<P>) -> bool {
@@ -105,7 +120,6 @@ fn is_rollout_update<V: Cached>(key: &Key, old: &V, new: &V) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::store::Snapshot;
     use crate::testing::fixtures::{Parent, ParentStatus};
 
     /// A new generation or another object changes the desired state; a new status does not.
@@ -123,6 +137,7 @@ mod tests {
             Some(Snapshot {
                 version: 1,
                 owner: None,
+                control: None,
                 view: Arc::new(parent),
             })
         };

@@ -99,6 +99,22 @@ impl<P: Primary> Informers<P> {
         hasher.finish()
     }
 
+    /// Forgets the disputes and the writes without effect of `view`, and of the objects that it controls or references.
+    pub fn forget(&self, key: &Key, view: &P) {
+        let by = Requester::of(view);
+        for (number, informer) in self.iter().enumerate() {
+            for key in informer.controlled_by(key) {
+                informer.forget(&key, by);
+            }
+            if number == 0 {
+                informer.forget(key, by);
+            }
+        }
+        for (informer, to) in self.referenced(key, view) {
+            informer.forget(&to, by);
+        }
+    }
+
     /// Returns the records that hold the writes of `view` and of related objects. These are, for each other type, at most
     /// [`MOST`] objects that `view` references and [`MOST`] objects that it controls.
     pub fn holds(&self, key: &Key, view: &P) -> Vec<Record> {
@@ -269,6 +285,8 @@ pub(crate) trait Role<P>: Send + Sync {
     fn content(&self, key: &Key, by: &P) -> Option<u64>;
     /// Returns the objects that the primary `key` controls.
     fn controlled_by(&self, key: &Key) -> Vec<Key>;
+    /// See [`WriteHistory::forget`].
+    fn forget(&self, key: &Key, by: Requester<'_>);
     /// Returns the records that hold the writes of an object for the owner `by`.
     fn holds(&self, key: &Key, by: Requester<'_>) -> Vec<Record>;
 }
@@ -320,6 +338,10 @@ impl<P: Primary, V: Cached> Role<P> for Use<V> {
 
     fn controlled_by(&self, key: &Key) -> Vec<Key> {
         self.informer.store.controlled_by::<P>(key)
+    }
+
+    fn forget(&self, key: &Key, by: Requester<'_>) {
+        self.informer.history.forget(key, by);
     }
 
     fn holds(&self, key: &Key, by: Requester<'_>) -> Vec<Record> {

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use crate::{
     api::{failure::Failure, key::Key, object::Cached},
+    cache::store::Store,
     controller::queue::{Queue, lane::Stats},
     reconcile::reconciler::{Action, Failed},
     telemetry::metrics::{
@@ -144,6 +145,14 @@ pub(crate) fn observe_stores(metrics: &Metrics, stores: Vec<(&'static str, Count
             let objects: usize = count().iter().sum();
             see(number(objects as u64), &[KeyValue::new("kind", *kind)]);
         }
+    });
+}
+
+/// Registers the number of paused objects of a reconciled type.
+pub(crate) fn observe_paused<P: Cached>(metrics: &Metrics, store: Arc<Store<P>>) {
+    metrics.observe(&table::PAUSED_OBJECTS, move |see| {
+        let paused = number(store.paused() as u64);
+        see(paused, &[KeyValue::new("kind", P::KIND.kind)]);
     });
 }
 

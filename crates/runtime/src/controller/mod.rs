@@ -5,6 +5,7 @@
 //! reads the stores.
 
 pub(crate) mod builder;
+mod control;
 mod event_handler;
 pub(crate) mod informers;
 pub(crate) mod metrics;

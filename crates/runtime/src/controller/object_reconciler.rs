@@ -16,7 +16,7 @@ use crate::{
         store::{Freshness, Snapshot},
     },
     config::environment::Host,
-    controller::informers::Informers,
+    controller::{control::is_paused, informers::Informers},
     reconcile::{
         context::{Attempt, Context, Detached},
         error::ApiError,
@@ -37,6 +37,8 @@ pub(crate) struct ObjectReconciler<R: Reconciler> {
     pub scopes: Arc<Scopes>,
     pub log: Arc<LogLimiter>,
     pub host: Host,
+    /// API group of the annotations for the runtime.
+    pub group: &'static str,
 }
 
 impl<R: Reconciler> ObjectReconciler<R> {
@@ -52,7 +54,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         if let Some(by) = seen.view.trace().filter(|_| !seen.view.is_observed()) {
             trace::because_of(by);
         }
-        if self.informers.awaits_content(key, &seen.view) {
+        if !is_paused(&seen) && self.informers.awaits_content(key, &seen.view) {
             trace::decided("nothing: a referenced object has not been read yet");
             return Ok(Action::Done);
         }
@@ -64,7 +66,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
                 _ => format!("nothing: the {kind} cannot be looked up"),
             });
         })?;
-        self.reconciler.reconcile(&cx, &seen).await
+        self.attempt(&cx, &seen).await
     }
 
     /// Verifies the object with a live read if a response contradicts the cached version. So no write is based on a deleted
@@ -151,7 +153,10 @@ impl<R: Reconciler> ObjectReconciler<R> {
                 is_dry_run: true,
                 ..self.context(key, &seen, &Detached { leads: true })
             };
-            self.reconciler.is_up_to_date(&cx, &seen)
+            let reports = self.control_status(&seen, cx.now());
+            let is_reported =
+                reports.is_none_or(|status| !self.primary.needs_status_update(key, &seen, &status));
+            is_reported && (is_paused(&seen) || self.reconciler.is_up_to_date(&cx, &seen))
         };
         if is_up_to_date && !is_status_suppressed {
             objects.note_up_to_date(key, seen.version, basis);

@@ -1,6 +1,7 @@
 //! The state of one object for `/debug/state`: the records that delay or skip its writes.
 
 use super::{
+    control::is_paused,
     object_reconciler::ObjectReconciler,
     queue::lane::{KeyState, Lane},
     work_queue::WorkQueue,
@@ -12,7 +13,7 @@ use crate::{
     telemetry::{
         object_state::{
             BACKOFF, CHANGE_LIMIT, CachedObject, DEFERRED_CHANGES, FRESHNESS, LEAST_DELAY,
-            ObjectWork, QueuedObject, READINESS, Record, SLOW_NAMESPACE, UP_TO_DATE,
+            ObjectWork, PAUSED, QueuedObject, READINESS, Record, SLOW_NAMESPACE, UP_TO_DATE,
         },
         state::seconds,
     },
@@ -46,6 +47,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         let cached = seen.map(|seen| {
             let freshness = objects.standing(key);
             records.extend(doubt(freshness));
+            records.extend(is_paused(&seen).then(|| Record::new(PAUSED, self.words())));
             let own = catch(&kind, "Reconciler::why", || self.reconciler.why(key));
             let own = own.unwrap_or_default().into_iter();
             records.extend(own.map(|(name, text)| Record::new(name, text)));

@@ -16,7 +16,7 @@ use crate::{
     config::{environment::Host, settings::Config},
     controller::{
         informers::Informers,
-        metrics::Instruments,
+        metrics::{Instruments, observe_paused},
         object_reconciler::ObjectReconciler,
         queue::Queue,
         term::{TermAttempt, check_objects},
@@ -76,6 +76,7 @@ impl Common {
             scopes: Arc::clone(&self.scopes),
             log: Arc::default(),
             host: self.host.clone(),
+            group: self.metrics.app().group,
         }
     }
 }
@@ -97,6 +98,7 @@ impl<R: Reconciler> Controller<R> {
         work_queue: channel::Sender<Option<WorkQueue>>,
         common: &Common,
     ) -> Self {
+        observe_paused(&common.metrics, Arc::clone(work.primary.store()));
         Self {
             name,
             work: Arc::new(work),

@@ -40,6 +40,19 @@ use crate::{
 /// - Each request of a reconcile ends within 36 s. The reconcile as a whole has no time limit. The liveness check fails if none
 ///   of its requests ends, with or without a response, for over two minutes.
 ///
+/// # Pauses and requests
+///
+/// `<group>` is the API group of the [`App`](crate::App).
+///
+/// - While the annotation `<group>/paused` of an object is `true`, the object is reconciled only if it is terminating. The runtime
+///   adds the condition Paused to the status once, with an event. It removes the condition after the next reconcile.
+/// - A new value of the annotation `<group>/reconcile-requested-at` enqueues the object without delay, and makes the runtime forget
+///   its backoff, its disputes and its writes without effect. After the reconcile, `status.lastHandledReconcileAt` is that value,
+///   even if the reconcile failed. A [quiet](Retry::is_quiet) retry comes first.
+///
+/// Both change the status through [`Primary::noted`](crate::Primary::noted). A reconciler that computes a whole new status keeps the
+/// condition Paused and `lastHandledReconcileAt` of the stored one.
+///
 /// An object may be reconciled although it is in its desired state. It may also be reconciled after it was deleted from the API
 /// server, but not yet from the store. Each write then fails with [`ApiError::Conflict`], and is retried.
 pub trait Reconciler: Send + Sync + 'static {

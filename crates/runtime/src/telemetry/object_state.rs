@@ -18,6 +18,7 @@ const PARAMETER: &str = "object";
 const FORM: &str = "must be NAMESPACE/NAME";
 
 pub const READINESS: &str = "readiness";
+pub const PAUSED: &str = "paused";
 pub const LEAST_DELAY: &str = "leastDelay";
 pub const DISPUTE: &str = "dispute";
 pub const CHANGE_LIMIT: &str = "changeLimit";
@@ -31,8 +32,9 @@ pub const PENDING_DELETION: &str = "pendingDeletion";
 pub const UP_TO_DATE: &str = "upToDate";
 
 /// All records of the runtime, the most decisive first. The reconciler's own records come before [`REJECTED_STATUS`].
-const ORDER: [&str; 12] = [
+const ORDER: [&str; 13] = [
     READINESS,
+    PAUSED,
     LEAST_DELAY,
     DISPUTE,
     CHANGE_LIMIT,
@@ -214,7 +216,7 @@ impl ObjectState {
         let first = self.records.first();
         let place = self.queue.as_ref().and_then(QueuedObject::place);
         match (first, place) {
-            (Some(first), _) if first.name == READINESS => first.to_string(),
+            (Some(first), _) if [READINESS, PAUSED].contains(&&*first.name) => first.to_string(),
             (_, Some(place)) => {
                 let mut records = self.records.iter();
                 let slow = records.find(|it| it.name == SLOW_NAMESPACE);
@@ -357,7 +359,7 @@ mod tests {
     /// order, too.
     #[test]
     fn the_most_decisive_record_is_the_reason() {
-        let own = [&ORDER[..8], &["own"], &ORDER[8..]].concat();
+        let own = [&ORDER[..9], &["own"], &ORDER[9..]].concat();
         for (first, name) in own.iter().enumerate() {
             let mut later = own[first..].to_vec();
             later.reverse();

@@ -130,7 +130,7 @@ impl<R: Reconciler> Harness<R> {
             is_dry_run: true,
             ..self.context(key, &seen)
         };
-        let done = self.reconciler().reconcile(&cx, &seen).now_or_never();
+        let done = self.work.attempt(&cx, &seen).now_or_never();
         let steps = std::mem::take(&mut *cx.steps.lock());
         match done {
             Some(Err(error)) if steps.is_empty() => Err(error),

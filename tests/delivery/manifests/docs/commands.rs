@@ -153,6 +153,31 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "[(\"annotate\", \"annotated\")",
     ),
     (
+        "kubectl annotate foo web samplecontroller.k8s.io/paused=true",
+        "tests/foo/control.rs",
+        "format!(\"{PAUSED}=true\")",
+    ),
+    (
+        "kubectl wait foo/web --for=condition=Paused",
+        "tests/foo/control.rs",
+        "\"--for=condition=Paused\"",
+    ),
+    (
+        "kubectl annotate foo web samplecontroller.k8s.io/paused-",
+        "tests/foo/control.rs",
+        "format!(\"{PAUSED}-\")",
+    ),
+    (
+        "kubectl annotate --overwrite foo web samplecontroller.k8s.io/reconcile-requested-at=$(date +%s)",
+        "tests/foo/control.rs",
+        "format!(\"{REQUESTED_AT}={token}\")",
+    ),
+    (
+        "kubectl get foo web -o jsonpath='{.status.lastHandledReconcileAt}'",
+        "tests/foo/control.rs",
+        ".last_handled_reconcile_at",
+    ),
+    (
         "kubectl create namespace foo-system",
         "tests/leadership/takeover.rs",
         "cluster.namespace(\"first\")",

@@ -157,6 +157,11 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.0.state.lock().defer_to_retry(key)
     }
 
+    /// Forgets the failures of `key`, for a request of a user. A delay stays until the next [`add`](Self::add).
+    pub fn reset(&self, key: &K) {
+        self.0.state.lock().reset(key);
+    }
+
     /// Whether the last attempt was a failure. Conflicts and postponed writes are not failures.
     #[must_use]
     pub fn has_failed(&self, key: &K) -> bool {

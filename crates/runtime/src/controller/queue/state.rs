@@ -472,6 +472,17 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.is_over(key, now);
     }
 
+    /// [`Queue::reset`](super::Queue::reset).
+    pub(super) fn reset(&mut self, key: &K) {
+        let Self {
+            tries,
+            status_changes,
+            ..
+        } = self;
+        tries.remove(key);
+        status_changes.forget(key);
+    }
+
     /// Queues a key with a [deferred](Self::defer_to_retry) change, after an attempt that did not fail.
     fn enqueue_deferred(&mut self, key: &K, now: Instant) {
         if self.status_changes.take_deferred(key) {

@@ -68,6 +68,10 @@ impl<K: Clone + Eq + Hash> StatusChanges<K> {
         self.0.remove(key).is_some_and(|it| it.are_deferred())
     }
 
+    pub(super) fn forget(&mut self, key: &K) {
+        self.0.remove(key);
+    }
+
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -111,6 +111,12 @@ impl Counts {
         *count = count.saturating_add(1);
         *count
     }
+
+    fn forget(&mut self, key: u64) {
+        let [key @ .., _, _, _] = key.to_le_bytes();
+        self.late.remove(&key);
+        self.earlier.remove(&key);
+    }
 }
 
 /// Owner of a write: the reconciled object. A dispute belongs to one owner, and ends with a new generation of the owner.
@@ -329,6 +335,14 @@ impl DisputeTracker {
             last: Instant::now(),
         };
         entries.by_pair.insert(pair, entry);
+    }
+
+    /// Forgets the writes of an object for the owner `by`.
+    pub fn forget(&self, key: &Key, by: Requester<'_>) {
+        let mut entries = self.entries.lock();
+        let pair = self.pair(key, by);
+        entries.by_pair.remove(&pair);
+        entries.counts.forget(pair);
     }
 
     fn pair(&self, key: &Key, by: Requester<'_>) -> u64 {

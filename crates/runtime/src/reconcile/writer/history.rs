@@ -129,6 +129,21 @@ impl<V: Cached> WriteHistory<V> {
         records
     }
 
+    /// Forgets the disputes of this object for the owner `by`, and its writes without effect.
+    pub fn forget(&self, key: &Key, by: Requester<'_>) {
+        for disputes in [&self.disputes, &self.status_disputes] {
+            disputes.forget(key, by);
+        }
+        for writes in [
+            &self.no_op_patches,
+            &self.no_op_statuses,
+            &self.no_op_finalizers,
+            &self.rejected_statuses,
+        ] {
+            writes.forget_all(key);
+        }
+    }
+
     /// Returns a function that checks whether the store contains an object. It is used to remove the records of deleted objects.
     fn exists(&self) -> impl Fn(&Key) -> bool {
         |key| self.store.version(key).is_some()

@@ -156,6 +156,11 @@ impl NoOpWrites {
             .copied()
     }
 
+    /// Removes all entries of an object.
+    pub fn forget_all(&self, key: &Key) {
+        self.entries.lock().by_key.remove(key);
+    }
+
     /// Removes the entry of a request that now has its effect.
     pub fn forget(&self, key: &Key, asked: impl Hash) {
         let mut entries = self.entries.lock();

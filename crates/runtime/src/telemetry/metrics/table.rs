@@ -121,6 +121,8 @@ metrics! {
             "Kubernetes events that were not written, by reason: refused (by the API server); late (it failed for a minute); full (too many waited).";
         CACHE_OBJECTS: Gauge "{app}_cache_objects" "" ["kind"]
             "Objects in the cache.";
+        PAUSED_OBJECTS: Gauge "{app}_paused_objects" "" ["kind"]
+            "Reconciled objects with the annotation paused.";
         CACHE_AGE: Gauge "{app}_cache_age_seconds" "s" ["kind", "scope"]
             "Time since the watch of a kind, in a namespace or in all namespaces (*), last received anything: an event, a part of a list, or a bookmark, which the API server sends about once a minute.";
         WATCH_RESTARTS: Counter "{app}_watch_restarts_total" "" ["kind"]

@@ -1,0 +1,323 @@
+//! Pauses and requests of users.
+
+use opentelemetry_sdk::{Resource, metrics::SdkMeterProvider};
+use serde::Deserialize;
+use tokio::sync::broadcast;
+
+use super::*;
+use crate::{
+    api::{
+        kind::Kind,
+        plain::{Custom, Spec},
+        reported::Status,
+    },
+    telemetry::object_state::{ObjectWork, parse},
+};
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct Job {}
+
+impl Spec for Job {
+    const KIND: Kind = Kind::custom("example.com", "v1", "Job", "jobs");
+    type Status = Status;
+}
+
+/// Fails with the error of the test, and records the attempts.
+struct Jobs(Arc<Test>);
+
+impl Reconciler for Jobs {
+    type Primary = Custom<Job>;
+    type Error = ApiError;
+
+    async fn reconcile(
+        &self,
+        _: &Context<'_, Custom<Job>>,
+        _: &Snapshot<Custom<Job>>,
+    ) -> Result<Action, ApiError> {
+        self.0.attempts.lock().push(Instant::now());
+        let error = self.0.error.lock().clone();
+        error.map_or(Ok(Action::Done), Err)
+    }
+
+    fn is_up_to_date(&self, _: &Context<'_, Custom<Job>>, _: &Snapshot<Custom<Job>>) -> bool {
+        true
+    }
+}
+
+/// An API server with the Job `a`.
+struct Test {
+    job: Mutex<Value>,
+    watches: broadcast::Sender<String>,
+    statuses: Mutex<Vec<Value>>,
+    events: Mutex<Vec<String>>,
+    /// Whether the schema has no status fields.
+    prunes: bool,
+    attempts: Mutex<Vec<Instant>>,
+    error: Mutex<Option<ApiError>>,
+}
+
+impl Test {
+    fn new(prunes: bool) -> Arc<Self> {
+        let metadata = json!({ "name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1,
+                               "annotations": {} });
+        Arc::new(Self {
+            job: Mutex::new(json!({ "metadata": metadata, "spec": {} })),
+            watches: broadcast::Sender::new(1000),
+            statuses: Mutex::default(),
+            events: Mutex::default(),
+            prunes,
+            attempts: Mutex::default(),
+            error: Mutex::default(),
+        })
+    }
+
+    fn edit(&self, edit: impl FnOnce(&mut Value)) -> Value {
+        let mut job = self.job.lock();
+        edit(&mut job);
+        let version: u64 = job["metadata"]["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        job["metadata"]["resourceVersion"] = (version + 1).to_string().into();
+        let _ = self
+            .watches
+            .send(format!(r#"{{"type":"MODIFIED","object":{job}}}"#) + "\n");
+        job.clone()
+    }
+
+    async fn annotate(&self, name: &str, value: impl Into<Value>) {
+        let name = format!("{}/{name}", APP.group);
+        let value = value.into();
+        self.edit(|job| {
+            let all = job["metadata"]["annotations"].as_object_mut().unwrap();
+            if value.is_null() {
+                all.remove(&name);
+            } else {
+                all.insert(name, value);
+            }
+        });
+        sleep(Duration::from_millis(1)).await;
+    }
+
+    fn answer(&self, head: &Parts, body: &Value) -> Response<Answer> {
+        let (path, query) = (head.uri.path(), head.uri.query().unwrap_or_default());
+        if query.contains("sendInitialEvents") {
+            return respond(422, &json!({ "code": 422 }));
+        }
+        if query.contains("watch") {
+            return streamed(stream::unfold(
+                self.watches.subscribe(),
+                async |mut watches| {
+                    let line = watches.recv().await.ok()?;
+                    Some((Ok(Frame::data(Bytes::from(line))), watches))
+                },
+            ));
+        }
+        if path.ends_with("/status") {
+            self.statuses.lock().push(body["status"].clone());
+            let stored = self.edit(|job| {
+                if !self.prunes {
+                    job["status"] = body["status"].clone();
+                }
+            });
+            return respond(200, &stored);
+        }
+        if path.ends_with("/jobs") {
+            let job = self.job.lock();
+            let version = &job["metadata"]["resourceVersion"];
+            return respond(
+                200,
+                &json!({ "metadata": { "resourceVersion": version }, "items": [*job] }),
+            );
+        }
+        if path.ends_with("/events") {
+            self.events
+                .lock()
+                .push(body["reason"].as_str().unwrap_or_default().to_owned());
+        }
+        respond(
+            201,
+            &json!({ "metadata": {}, "spec": {}, "status": { "allowed": true } }),
+        )
+    }
+
+    /// Starts a leader.
+    fn run(self: &Arc<Self>) -> Running {
+        let test = Arc::clone(self);
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let test = Arc::clone(&test);
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect_bytes().await.unwrap();
+                let body = serde_json::from_slice(&body).unwrap_or_default();
+                Ok::<_, Infallible>(test.answer(&head, &body))
+            }
+        });
+        let resource = Resource::builder_empty().build();
+        let (metrics, provider) = Metrics::new(&APP, resource, None);
+        let jobs = Jobs(Arc::clone(self));
+        let mut controllers = Controllers::new(
+            &Host::of_this_process(),
+            &Client::new(service, "default"),
+            &Config::shipped(&APP),
+            "test".into(),
+            &metrics,
+            &mut Health::new(&Host::of_this_process()),
+            |program| program.controller("job", |_| jobs),
+        );
+        let state = controllers.object_state();
+        let state = Box::new(move || state(&parse("n/a").unwrap()).unwrap());
+        let (publish, term) = channel::channel(Some(Term::unlimited()));
+        tokio::spawn(async move {
+            let _publish = publish;
+            controllers.run(term, std::future::pending()).await
+        });
+        Running {
+            metrics,
+            _provider: provider,
+            state,
+        }
+    }
+
+    fn counts(&self) -> (usize, usize, usize) {
+        let counts = [
+            self.attempts.lock().len(),
+            self.statuses.lock().len(),
+            self.events.lock().len(),
+        ];
+        counts.into()
+    }
+}
+
+struct Running {
+    metrics: Metrics,
+    _provider: SdkMeterProvider,
+    state: Box<dyn Fn() -> ObjectWork>,
+}
+
+impl Running {
+    /// Returns the number of paused objects, and the names of the records of `a`.
+    fn shows(&self) -> (String, Vec<String>) {
+        let (_, text) = self.metrics.scrape(None);
+        let paused = text
+            .lines()
+            .find(|line| line.contains(r#"_paused_objects{kind="Job"}"#));
+        let paused = paused
+            .and_then(|line| line.rsplit_once(' '))
+            .unwrap()
+            .1
+            .to_owned();
+        let work = (self.state)();
+        (paused, work.records.into_iter().map(|it| it.name).collect())
+    }
+}
+
+/// A pause is reported once. Nothing else is written until its end, which starts a reconcile without delay.
+#[tokio::test(start_paused = true)]
+async fn a_paused_object_is_not_reconciled() {
+    let (hour, test) = (Duration::from_hours(1), Test::new(false));
+    let running = test.run();
+    sleep(hour).await;
+    assert_eq!(test.counts(), (1, 0, 0));
+    assert_eq!(running.shows(), ("0".into(), vec!["upToDate".into()]));
+
+    test.annotate("paused", "true").await;
+    sleep(hour).await;
+    assert_eq!(test.counts(), (1, 1, 1));
+    assert_eq!(*test.events.lock(), ["Paused"]);
+    let condition = test.statuses.lock()[0]["conditions"][0].clone();
+    assert_eq!(condition["type"], "Paused");
+    assert_eq!(condition["status"], "True");
+    assert_eq!(
+        running.shows(),
+        ("1".into(), vec!["paused".into(), "upToDate".into()])
+    );
+
+    // A new spec waits, and so does a request.
+    test.edit(|job| job["metadata"]["generation"] = 2.into());
+    test.annotate("reconcile-requested-at", "t").await;
+    sleep(hour).await;
+    assert_eq!(test.counts(), (1, 1, 1));
+
+    test.annotate("paused", Value::Null).await;
+    assert_eq!(test.counts(), (2, 2, 1), "at once");
+    sleep(hour).await;
+    assert_eq!(test.counts(), (2, 2, 1));
+    assert_eq!(
+        test.statuses.lock()[1],
+        json!({ "lastHandledReconcileAt": "t" })
+    );
+    assert_eq!(running.shows(), ("0".into(), vec!["upToDate".into()]));
+
+    // Otherwise its namespace would never terminate.
+    test.annotate("paused", "true").await;
+    assert_eq!(test.counts(), (2, 3, 2));
+    test.edit(|job| job["metadata"]["deletionTimestamp"] = "2020-01-01T00:00:00Z".into());
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(test.counts(), (3, 3, 2));
+}
+
+/// A request resets the backoff, and is acknowledged although the attempt fails.
+#[tokio::test(start_paused = true)]
+async fn a_request_is_handled_at_once() {
+    let test = Test::new(false);
+    *test.error.lock() = Some(ApiError::transient("no"));
+    let _running = test.run();
+    sleep(Duration::from_hours(1)).await;
+    let before = test.attempts.lock().len();
+    assert_eq!(test.statuses.lock().len(), 0, "no object has a request");
+    for token in ["t1", "t2"] {
+        sleep(Duration::from_secs(100)).await;
+        let retries = test.attempts.lock().len();
+        test.annotate("reconcile-requested-at", token).await;
+        assert_eq!(test.attempts.lock().len(), retries + 1);
+        let last = test.statuses.lock().last().cloned();
+        assert_eq!(last, Some(json!({ "lastHandledReconcileAt": token })));
+        sleep(Duration::from_secs(1)).await;
+        assert!(
+            test.attempts.lock().len() > retries + 5,
+            "the backoff starts again"
+        );
+    }
+    assert_eq!(test.statuses.lock().len(), 2);
+    assert!(before < 30, "{before}");
+    test.annotate("other", "t3").await;
+    assert_eq!(test.statuses.lock().len(), 2);
+}
+
+/// Another component that requests a reconcile after each acknowledgement makes a loop, at the pace of all changes.
+#[tokio::test(start_paused = true)]
+async fn requests_are_limited_like_changes() {
+    let test = Test::new(false);
+    let _running = test.run();
+    sleep(Duration::from_mins(1)).await;
+    for number in 0..1000 {
+        test.annotate("reconcile-requested-at", number.to_string())
+            .await;
+        sleep(Duration::from_millis(9)).await;
+    }
+    sleep(Duration::from_mins(1)).await;
+    let attempts = test.attempts.lock().len();
+    let expected = 20 + 10;
+    assert!(
+        (expected - 3..expected + 3).contains(&attempts),
+        "{attempts}"
+    );
+    let last = test.statuses.lock().last().cloned();
+    assert_eq!(last, Some(json!({ "lastHandledReconcileAt": "999" })));
+}
+
+/// Under a schema without the field, each request costs one status.
+#[tokio::test(start_paused = true)]
+async fn a_schema_without_the_field_is_no_loop() {
+    let test = Test::new(true);
+    let _running = test.run();
+    sleep(Duration::from_mins(1)).await;
+    for requests in 1..3 {
+        test.annotate("reconcile-requested-at", requests.to_string())
+            .await;
+        sleep(Duration::from_hours(1)).await;
+        assert_eq!(test.counts(), (1 + requests, requests, 0));
+    }
+}
