@@ -79,6 +79,16 @@ impl Kind {
         self.is_cluster_scoped
     }
 
+    /// Returns the scopes that have a watch of their own, for the setting `namespaces` (`None`: all). A cluster-scoped type is
+    /// watched in the whole cluster.
+    pub(crate) fn scopes(&self, namespaces: &[Option<String>]) -> Vec<Option<String>> {
+        if self.is_cluster_scoped {
+            vec![None]
+        } else {
+            namespaces.to_vec()
+        }
+    }
+
     /// Returns whether both are the same resource type, in any version.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         (self.group, self.plural) == (other.group, other.plural)

@@ -133,15 +133,15 @@ type Read<V> = (Key, Known, Result<Incoming<V>, Error>);
 
 impl<V: Cached> Contents<V> {
     pub fn new(namespaces: &[Option<String>], store: &Arc<Store<V>>) -> Self {
-        let scope = |namespace: &Option<String>| Scope {
-            namespace: namespace.clone(),
+        let scope = |namespace| Scope {
+            namespace,
             state: Mutex::default(),
             wake: Notify::new(),
         };
         Self {
             store: Arc::clone(store),
             referrers: Mutex::default(),
-            scopes: namespaces.iter().map(scope).collect(),
+            scopes: V::KIND.scopes(namespaces).into_iter().map(scope).collect(),
         }
     }
 

@@ -117,14 +117,18 @@ impl Outage {
 
     /// Logs that a streamed list did not end. Called once, because the watch requests no other streamed list.
     pub fn has_no_end(&self) {
-        let (place, plural) = (NamespaceName(self.namespace.as_deref()), self.kind.plural);
+        let (place, plural) = (self.place(), self.kind.plural);
         warn!(
             "streamed list of {plural} in {place} did not end (does a proxy drop bookmarks?): listing in pages from now on"
         );
     }
 
+    fn place(&self) -> NamespaceName<'_> {
+        NamespaceName::of(&self.kind, self.namespace.as_deref())
+    }
+
     pub fn ends_at_once(&mut self) {
-        let place = NamespaceName(self.namespace.as_deref());
+        let place = self.place();
         let text = format!(
             "the watch of {} in {place} ended too early",
             self.kind.plural
@@ -186,7 +190,7 @@ fn explain(
     namespace: Option<&str>,
     &Words { rights, verb, .. }: &Words,
 ) -> String {
-    let (place, plural) = (NamespaceName(namespace), kind.plural);
+    let (place, plural) = (NamespaceName::of(kind, namespace), kind.plural);
     let status = match error {
         Error::Api(status) => Some(status.code),
         _ => None,

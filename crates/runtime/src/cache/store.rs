@@ -64,13 +64,22 @@ impl Owners {
         control.flatten().map(Arc::new)
     }
 
-    /// Returns the owner of an object, if its resource type is reconciled.
+    /// Returns the owner of an object, if its resource type is reconciled. It is cluster-scoped, or in the namespace of the
+    /// object. The garbage collector treats a namespaced owner of a cluster-scoped object as unresolvable: see
+    /// [Owners and dependents].
+    ///
+    /// [Owners and dependents]: https://kubernetes.io/docs/concepts/overview/working-with-objects/owners-dependents/
     fn of(&self, key: &Key, reference: OwnerReference) -> Option<Owner> {
         let kinds = self.kinds.read();
         let kind = kinds.iter().find(|kind| reference.is_of(kind))?;
+        let key = match kind.is_cluster_scoped() {
+            true => Key::cluster(&reference.name),
+            false if key.is_cluster_scoped() => return None,
+            false => key.sibling(&reference.name),
+        };
         Some(Owner {
             kind,
-            key: key.sibling(&reference.name),
+            key,
             uid: reference.uid,
         })
     }
@@ -82,7 +91,7 @@ struct State<V> {
     referrers: Index,
     /// The objects by their controlling owner.
     controlled: Index,
-    /// A single scope for all namespaces, or one for each configured namespace. Each has its own watch.
+    /// A single scope for all objects, or one for each configured namespace. Each has its own watch.
     scopes: Vec<Scope>,
     /// See [`Store::changes`].
     changes: u64,
@@ -123,7 +132,7 @@ struct Entry<V> {
 }
 
 struct Scope {
-    /// `None`: all namespaces.
+    /// `None`: all objects.
     namespace: Option<String>,
     /// Odd while a list is being read. Incremented when a list begins and when it ends.
     epoch: u32,
@@ -214,7 +223,8 @@ impl ListEpoch {
 }
 
 impl<V: Cached> Store<V> {
-    /// Creates an empty store with one scope per watch: a namespace, or all namespaces (`None`).
+    /// Creates an empty store with one scope per watch: a namespace, or all namespaces (`None`). That of a cluster-scoped type
+    /// has a single scope.
     #[must_use]
     pub(crate) fn new(scopes: &[Option<String>], owners: Owners) -> Self {
         let scope = |namespace| Scope {
@@ -223,7 +233,7 @@ impl<V: Cached> Store<V> {
             version: 0,
             objects: 0,
         };
-        let scopes = scopes.iter().cloned().map(scope).collect();
+        let scopes = V::KIND.scopes(scopes).into_iter().map(scope).collect();
         let state = State {
             objects: HashMap::new(),
             referrers: Index::default(),
@@ -268,6 +278,11 @@ impl<V: Cached> Store<V> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Returns whether the objects of this namespace are watched; of a cluster-scoped type, all are.
+    pub(crate) fn covers(&self, key: &Key) -> bool {
+        self.state.read().scope_of(key).is_some()
     }
 
     /// Returns the number of objects per scope.

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Semaphore;
 
+use crate::api::kind::Kind;
+
 /// Upper bound of the limit that this process sets. More descriptors would be useless. Some old programs that a credential
 /// plugin may run close each possible descriptor.
 const MAX: u64 = 1 << 20;
@@ -51,16 +53,30 @@ fn watches(limit: usize) -> usize {
     connections - REQUESTS.min(connections / 2)
 }
 
-/// Returns the number of namespaces that can be watched for `kinds` resource types, at least one.
-pub(crate) fn fit(limit: usize, kinds: usize) -> usize {
-    (watches(limit) / kinds.max(1)).max(1)
+/// Returns the number of namespaces that can be watched for these resource types, at least one.
+pub(crate) fn fit(limit: usize, kinds: &[Kind]) -> usize {
+    let (in_each, in_cluster) = count(kinds);
+    let left = watches(limit).saturating_sub(in_cluster);
+    (left / in_each.max(1)).max(1)
+}
+
+/// Returns the number of watches in each namespace, and in the cluster.
+fn count(kinds: &[Kind]) -> (usize, usize) {
+    let in_cluster = kinds.iter().filter(|kind| kind.is_cluster_scoped()).count();
+    (kinds.len() - in_cluster, in_cluster)
+}
+
+/// Returns the number of all watches.
+pub(crate) fn wanted(namespaces: usize, kinds: &[Kind]) -> usize {
+    let (in_each, in_cluster) = count(kinds);
+    namespaces * in_each + in_cluster
 }
 
 /// Describes the namespaces that do not fit, and the remedy. `None` if all fit.
 pub(crate) fn shortage(
     limit: usize,
     namespaces: &[Option<String>],
-    kinds: usize,
+    kinds: &[Kind],
 ) -> Option<String> {
     let fit = fit(limit, kinds);
     let Some(Some(first)) = namespaces.get(fit) else {
@@ -71,7 +87,7 @@ pub(crate) fn shortage(
         "{all} namespaces need {} connections, and this process may open {limit} files: the last {} of the namespaces, \
          from {first} on, are not served; raise the hard limit (LimitNOFILE of the container runtime, ulimit -Hn), or \
          watch all namespaces",
-        all * kinds,
+        wanted(all, kinds),
         all - fit,
     ))
 }
@@ -108,5 +124,21 @@ mod tests {
             assert_eq!((connections(limit), watches(limit)), expected, "{limit}");
         }
         Connections::new(usize::MAX);
+    }
+
+    /// A cluster-scoped type needs one watch, whatever the number of namespaces.
+    #[test]
+    fn cluster_scoped_types_are_watched_once() {
+        let kind = Kind::custom("example.com", "v1", "Widget", "widgets");
+        let kinds = [kind, kind, kind.cluster_scoped()];
+        let limit = 64; // 16 watches
+        assert_eq!((fit(limit, &kinds), fit(limit, &kinds[..2])), (7, 8));
+        assert_eq!(wanted(7, &kinds), 15);
+        let namespaces: Vec<_> = (0..8).map(|number| Some(number.to_string())).collect();
+        let text = shortage(limit, &namespaces, &kinds).unwrap_or_default();
+        assert!(
+            text.starts_with("8 namespaces need 17 connections"),
+            "{text}"
+        );
     }
 }

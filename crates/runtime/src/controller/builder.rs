@@ -44,15 +44,17 @@ use crate::{
 /// The first use of a resource type creates its informer, its store and the history of its writes. All controllers share them.
 /// Every replica watches all types in the configured namespaces, so a new leader starts with warm stores.
 ///
-/// Each resource type costs one watch per configured namespace, or a single watch of the cluster. It needs the permissions to
-/// list and watch, and a written type those to write it as well. A replica without a permission reports it in its log and its
+/// Each resource type costs one watch per configured namespace, or a single watch of the cluster. A cluster-scoped type is always
+/// watched in the whole cluster. It needs the permissions to
+/// list and watch, and a written type those to write it as well. Those for a cluster-scoped type need a `ClusterRoleBinding`. A
+/// replica without a permission reports it in its log and its
 /// readiness. A controller still serves the namespaces where it has all of its permissions. A missing permission, CRD or watch
 /// stops only the controllers that use the resource type.
 pub struct Builder {
     pub(crate) shared: Arc<ClientContext>,
     /// Of each controller. Its writers report to it.
     pub(crate) refusals: Vec<Arc<Refusals>>,
-    namespaces: Vec<Option<String>>,
+    pub(crate) namespaces: Vec<Option<String>>,
     metrics: Metrics,
     owners: Owners,
     pub(crate) informers: Vec<Arc<dyn Informer>>,
@@ -269,7 +271,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
             work_queue,
             primaries,
         };
-        let refusals = Refusals::new(&program.namespaces);
+        let refusals = Refusals::new(&P::KIND.scopes(&program.namespaces));
         program.refusals.push(refusals);
         let primary = Arc::new(program.writer(&informer));
         let mut builder = Self {
@@ -315,11 +317,20 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
     /// - If this controller uses the type already: see [`watches`](Self::watches).
     /// - If the type is [selected](Builder::select), unless each part of the selector requires a single value of a different
     ///   label: the program would not see all objects that it creates.
+    /// - If the type is cluster-scoped and the reconciled one is not. The garbage collector cannot resolve such an owner: see
+    ///   [Owners and dependents].
     /// - For Events: the [fence] lets them through, so a former leader could still write them.
     ///
     /// [fence]: crate::client::fence
+    /// [Owners and dependents]: https://kubernetes.io/docs/concepts/overview/working-with-objects/owners-dependents/
     pub fn owns<V: Cached>(&mut self) -> Writer<V> {
         assert_fenced::<V>();
+        assert!(
+            P::KIND.is_cluster_scoped() || !V::KIND.is_cluster_scoped(),
+            "{} are namespaced and cannot own the cluster-scoped {}: the garbage collector would never find the owner",
+            P::KIND.plural,
+            V::KIND.plural
+        );
         let rights = ["create", "patch"].map(|verb| Permission {
             verb,
             kind: V::KIND,
@@ -491,6 +502,13 @@ mod tests {
     }
 
     #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
+    struct Space {}
+
+    impl Fields for Space {
+        const KIND: Kind = Kind::of::<core::v1::Namespace>();
+    }
+
+    #[derive(Clone, Debug, Default, PartialEq, Hash, Deserialize)]
     struct OldNote {}
 
     impl Fields for OldNote {
@@ -601,6 +619,19 @@ mod tests {
                 "{said}"
             );
         }
+    }
+
+    /// The garbage collector never deletes a cluster-scoped object of a namespaced owner.
+    #[tokio::test]
+    async fn a_namespaced_type_cannot_own_a_cluster_scoped_one() {
+        let said = refusal(|builder| drop(builder.owns::<Dependent<Space>>()));
+        let says = "parents are namespaced and cannot own the cluster-scoped namespaces";
+        assert!(said.starts_with(says), "{said}");
+        let said = refusal(|builder| {
+            _ = builder.watches::<Dependent<Space>>();
+            panic!("it reads {}", Space::KIND.plural)
+        });
+        assert_eq!(said, "it reads namespaces");
     }
 
     /// A resource type that the fence lets through cannot be owned.

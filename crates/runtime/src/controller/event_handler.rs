@@ -55,8 +55,7 @@ impl<P: Primary> EventHandler<P> {
     /// may wait until another client's object with the referenced name is deleted.
     pub fn dependent_changed<V: Cached>(&self, scopes: &Scopes, change: &Change<V>) {
         let work_queue = self.work_queue.borrow();
-        let concerns = || !change.is_touch && scopes.is_in_sync(self.controller, &change.key);
-        let Some(work_queue) = work_queue.as_ref().filter(|_| concerns()) else {
+        let Some(work_queue) = work_queue.as_ref().filter(|_| !change.is_touch) else {
             return;
         };
         let objects = [&change.old, &change.new].into_iter().flatten();
@@ -64,7 +63,10 @@ impl<P: Primary> EventHandler<P> {
         let owners = owners.filter(|owner| owner.kind.is_same(&P::KIND));
         let referrers = self.primaries.referrers(&V::KIND, &change.key);
         let owners = owners.map(|owner| owner.key.clone());
-        let mut keys = owners.chain(referrers).peekable();
+        // Those of a cluster-scoped object may be in any namespace, and a cluster-scoped owner waits for all namespaces.
+        let keys = owners.chain(referrers);
+        let keys = keys.filter(|key| scopes.is_in_sync(self.controller, key));
+        let mut keys = keys.peekable();
         if keys.peek().is_none() {
             return;
         }

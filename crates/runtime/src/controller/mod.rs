@@ -130,7 +130,9 @@ impl Controllers {
         let (needs, refusals) = (builder.needs(), builder.refusals);
         let (informers, declared) = (builder.informers, builder.controllers);
         let kind = needs.primary();
-        let scopes = Scopes::new(needs, refusals, config.leader_election.lease_duration);
+        let kinds = needs.watched.clone();
+        let grace = config.leader_election.lease_duration;
+        let scopes = Scopes::new(needs, &namespaces, refusals, grace);
         let names = declared.iter().map(|it| (it.name, it.work_queue.clone()));
         let queues: Vec<_> = names.collect();
         let current = queues.clone();
@@ -157,43 +159,36 @@ impl Controllers {
         let selectors = informers
             .iter()
             .map(|informer| informer.select().to_string());
-        let selectors = selectors.collect();
-        let kinds = informers.iter().map(|informer| informer.kind().kind);
-        metrics::observe_stores(metrics, kinds.zip(counters.clone()).collect());
+        let selectors: Vec<String> = selectors.collect();
+        let names = kinds.iter().map(|kind| kind.kind);
+        metrics::observe_stores(metrics, names.zip(counters.clone()).collect());
         let mut tasks = Tasks::new();
         tasks.spawn(write_events.map(|()| "the event writer".into()));
         scopes.observe(metrics);
         let supervise = Arc::clone(&scopes).supervise();
         tasks.spawn(supervise.map(|()| "the supervision of namespaces".into()));
-        let kinds = informers.len();
-        let fit = descriptors::fit(host.descriptors, kinds);
-        if let Some(shortage) = descriptors::shortage(host.descriptors, &namespaces, kinds) {
+        let fit = descriptors::fit(host.descriptors, &kinds);
+        if let Some(shortage) = descriptors::shortage(host.descriptors, &namespaces, &kinds) {
             warn!("{shortage}");
         }
-        for (scope, namespace) in namespaces.into_iter().enumerate() {
+        for (controller, cell) in scopes.cells().into_iter().filter(|(_, cell)| *cell < fit) {
+            let check = Arc::clone(&scopes).check_rights(controller, cell, client.clone());
+            tasks.spawn(check.map(|()| "the permission check".into()));
+        }
+        for (number, scope) in scopes.informers() {
+            let (informer, status) = (&informers[number], scopes.informer(scope, number));
+            let namespace = status.namespace();
             if scope >= fit {
                 let place = NamespaceName(namespace.as_deref());
-                for number in 0..kinds {
-                    let status = scopes.informer(scope, number);
-                    let text = format!("too few file descriptors to watch {place}");
-                    status.fails(Reason::Failing, text);
-                }
+                let text = format!("too few file descriptors to watch {place}");
+                status.fails(Reason::Failing, text);
                 continue;
             }
-            for controller in 0..declared.len() {
-                let check = Arc::clone(&scopes).check_rights(controller, scope, client.clone());
-                tasks.spawn(check.map(|()| "the permission check".into()));
-            }
-            let place = namespace.as_ref().map(|name| format!("/{name}"));
-            let place = place.unwrap_or_default();
-            for (number, informer) in informers.iter().enumerate() {
-                let status = scopes.informer(scope, number);
-                let heartbeat =
-                    health.heartbeat(format!("watch-{}{place}", informer.kind().plural));
-                let watch = informer.watch(&shared, status, &scopes, metrics, heartbeat);
-                let name = format!("the watch of {}", informer.kind().plural);
-                tasks.spawn(watch.map(|()| name.into()));
-            }
+            let plural = informer.kind().plural;
+            let place = namespace.map(|name| format!("/{name}")).unwrap_or_default();
+            let heartbeat = health.heartbeat(format!("watch-{plural}{place}"));
+            let watch = informer.watch(&shared, status, &scopes, metrics, heartbeat);
+            tasks.spawn(watch.map(move |()| format!("the watch of {plural}").into()));
         }
         add_checks(health, queues, &scopes, host);
         let common = Common {
@@ -239,8 +234,8 @@ impl Controllers {
                 }
             });
             let mut caches = scopes.caches(&objects);
-            for (cache, selector) in caches.iter_mut().zip(selectors.iter().cycle()) {
-                cache.selector.clone_from(selector);
+            for (cache, (number, _)) in caches.iter_mut().zip(scopes.informers()) {
+                cache.selector.clone_from(&selectors[number]);
             }
             (caches, controllers.collect())
         }
@@ -391,7 +386,7 @@ fn stuck(queue: &Queue<Key>, host: &Host) -> Option<String> {
     })
 }
 
-/// Returns the scopes that are watched independently: each namespace, or `None` for the cluster.
+/// Returns the scopes of a namespaced type, which are watched independently: each namespace, or `None` for all.
 pub(crate) fn scopes(namespaces: &[String]) -> Vec<Option<String>> {
     let unique: BTreeSet<_> = namespaces.iter().cloned().map(Some).collect();
     if unique.is_empty() {

@@ -46,22 +46,22 @@ pub(super) async fn check_objects<R: Reconciler>(
     let is_left_alone = |key: &Key| !scopes.is_in_sync(controller, key) || is_up_to_date(key);
     let regained = scopes.all_rights_regained(controller);
     let changes = || (work.informers.changes(), regained.borrow().clone());
-    let covers = |scope, key: &Key| scopes.covers(scope, key);
+    let covers = |cell, key: &Key| scopes.covers(controller, cell, key);
     let first = async {
         for begun in 0.. {
-            let cell = in_sync.wait_for(|cells| cells.len() > begun).await;
-            let Ok((of, scope)) = cell.map(|cells| cells[begun]) else {
+            let next = in_sync.wait_for(|cells| cells.len() > begun).await;
+            let Ok((of, cell)) = next.map(|cells| cells[begun]) else {
                 return;
             };
             if of != controller {
                 continue;
             }
             if begun > 0 {
-                let namespace = scopes.namespace(scope);
+                let namespace = scopes.namespace(controller, cell);
                 info!(namespace, "namespace in sync: reconciling its objects");
             }
-            let is_in_scope = |key: &Key| scopes.covers(scope, key);
-            resync::first(&work_queue, objects, is_in_scope, is_up_to_date).await;
+            let is_in_cell = |key: &Key| covers(cell, key);
+            resync::first(&work_queue, objects, is_in_cell, is_up_to_date).await;
         }
     };
     let queue = &work_queue.queue;

@@ -17,7 +17,7 @@ use crate::{
         key::Key,
         object::{Cached, Primary},
     },
-    cache::store::Snapshot,
+    cache::store::{Snapshot, Store},
     config::environment::Host,
     reconcile::{error::ApiError, writer::disputes::Requester},
     telemetry::{
@@ -73,6 +73,29 @@ impl<P: Primary> View<'_, P> {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.0.now()
+    }
+
+    /// Returns an object that the plan depends on. Add it to the [references](Cached::references), so that its appearance
+    /// enqueues the reconciled object.
+    ///
+    /// # Errors
+    ///
+    /// - [`ApiError::Waiting`] if it does not exist.
+    /// - [`ApiError::NotWatched`] if its namespace is not watched.
+    /// - [`ApiError::InvalidSpec`] if a namespaced object requires an object of another namespace: its user may not be allowed to
+    ///   read that.
+    pub fn require<V: Cached>(&self, store: &Store<V>, key: &Key) -> Result<Snapshot<V>, ApiError> {
+        let (namespace, own) = (key.namespace(), self.key().namespace());
+        if !namespace.is_empty() && !own.is_empty() && namespace != own {
+            let kind = V::KIND.kind;
+            let words = format!("{kind} {key} is not in the namespace {own}");
+            return Err(ApiError::InvalidSpec(words));
+        }
+        if !store.covers(key) {
+            return Err(ApiError::NotWatched(namespace.to_owned()));
+        }
+        let missing = || ApiError::Waiting(format!("no {} {:?}", V::KIND.kind, key.name()));
+        store.get(key).ok_or_else(missing)
     }
 }
 

@@ -31,6 +31,11 @@ pub enum ApiError {
     #[error("the plan has an action outside the cluster, but does not set the finalizer {0}")]
     Unprotected(&'static str),
 
+    /// The namespace is not in the setting `namespaces`, so its objects are unknown. Nothing was written. Not retried: another
+    /// setting needs a restart, and the new leader checks every object.
+    #[error("namespace {0:?} is not watched: it is not in the setting namespaces")]
+    NotWatched(String),
+
     /// The request is invalid, usually because the object violates its schema.
     #[error("{0}")]
     Rejected(String),
@@ -103,6 +108,7 @@ impl Failure for ApiError {
             Self::Waiting(_) => "Waiting",
             Self::ActionFailed(_) => "ActionFailed",
             Self::Unprotected(_) => "Unprotected",
+            Self::NotWatched(_) => "NotWatched",
             Self::Rejected(_) | Self::Denied(..) => "Rejected",
             Self::NamespaceTerminating => "NamespaceTerminating",
             Self::Conflict => "Conflict",
@@ -122,6 +128,7 @@ impl Failure for ApiError {
                 | Self::Waiting(_)
                 | Self::ActionFailed(_)
                 | Self::Unprotected(_)
+                | Self::NotWatched(_)
                 | Self::Rejected(_)
                 | Self::Denied(..)
                 | Self::Foreign(..)
@@ -134,7 +141,10 @@ impl Failure for ApiError {
 
     fn retry(&self) -> Retry {
         match self {
-            Self::InvalidSpec(_) | Self::Waiting(_) | Self::Unprotected(_) => Retry::OnChange,
+            Self::InvalidSpec(_)
+            | Self::Waiting(_)
+            | Self::NotWatched(_)
+            | Self::Unprotected(_) => Retry::OnChange,
             Self::Conflict => Retry::Conflict,
             Self::NotLeading | Self::NamespaceTerminating => Retry::Requeue,
             Self::Contested(.., time) => Retry::After(*time),

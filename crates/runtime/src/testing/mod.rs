@@ -80,7 +80,12 @@ impl<R: Reconciler> Harness<R> {
         };
         let (recorder, _) = Recorder::new(client.clone(), about, &metrics, || false);
         let common = Common {
-            scopes: Scopes::new(builder.needs(), refusals, Duration::from_secs(15)),
+            scopes: Scopes::new(
+                builder.needs(),
+                &builder.namespaces,
+                refusals,
+                Duration::from_secs(15),
+            ),
             recorder,
             metrics,
             host,

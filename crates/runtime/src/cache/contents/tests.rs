@@ -121,7 +121,7 @@ impl World {
             watched: vec![Child::KIND],
             unreviewed: Vec::new(),
         };
-        let scopes = Scopes::new(needs, vec![refusals], Duration::from_secs(15));
+        let scopes = Scopes::new(needs, &[None], vec![refusals], Duration::from_secs(15));
         let status = scopes.informer(0, 0);
         let changes = Arc::<Mutex<Vec<Key>>>::default();
         let noted = Arc::clone(&changes);

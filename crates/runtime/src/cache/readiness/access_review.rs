@@ -85,17 +85,17 @@ impl RestoreNotifier {
     }
 }
 
-/// Reviews `rights` in a namespace (`None`: in all namespaces). Returns `None` without a response.
+/// Reviews `rights` in each of the namespaces (`None`: in all namespaces). Returns `None` without a response.
 pub(super) async fn review(
     client: &Client,
     rights: &[Permission],
-    namespace: Option<&str>,
+    namespaces: &[Option<String>],
 ) -> Option<Permissions> {
-    for right in rights {
+    for (namespace, right) in wanted(rights, namespaces) {
         match is_allowed(client, right.attributes(namespace)).await {
             Ok(Answer::Allowed | Answer::Undecided(_)) => {}
             Ok(Answer::Refused) => {
-                let place = NamespaceName(namespace);
+                let place = NamespaceName::of(&right.kind, namespace);
                 let text = format!(
                     "not allowed to {right} in {place}: apply the ClusterRole in deploy/base and its binding"
                 );
@@ -111,6 +111,23 @@ pub(super) async fn review(
         }
     }
     Some(Permissions::Sufficient)
+}
+
+/// Returns each right in each of the namespaces, and those to a cluster-scoped type once.
+fn wanted<'a>(
+    rights: &'a [Permission],
+    namespaces: &'a [Option<String>],
+) -> impl Iterator<Item = (Option<&'a str>, &'a Permission)> {
+    let all = namespaces
+        .iter()
+        .enumerate()
+        .flat_map(move |(at, namespace)| {
+            rights
+                .iter()
+                .map(move |right| (at, namespace.as_deref(), right))
+        });
+    all.filter(|(at, _, right)| *at == 0 || !right.kind.is_cluster_scoped())
+        .map(|(_, namespace, right)| (namespace, right))
 }
 
 /// Result of a review.

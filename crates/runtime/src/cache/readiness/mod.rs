@@ -1,7 +1,9 @@
-//! Readiness of each controller in each scope: a configured namespace, or all namespaces.
+//! Readiness of each controller in each scope of its reconciled type: a configured namespace, or all namespaces. A
+//! cluster-scoped type has a single scope, the cluster.
 //!
 //! Together they are a table of *cells*. A cell depends on the resource types and permissions of its controller only. A missing
-//! CRD therefore stops no controller that does not use it.
+//! CRD therefore stops no controller that does not use it. The cell of a cluster-scoped type depends on its controller's
+//! resource types in all configured namespaces, where the dependents of its objects may be.
 //!
 //! A cell is *in sync* once its stores have completed their initial lists and its permissions have been checked. From then on
 //! its objects are reconciled. An in-sync cell is *served* while its watches work and no permission is missing. When a
@@ -34,7 +36,7 @@ use tracing::{info, warn};
 
 use self::{
     access_review::{RestoreNotifier, review},
-    namespace::{InformerState, Permissions, Problem, Reason, RequiredAccess, Scope},
+    namespace::{Cell, InformerState, Permissions, Problem, Reason, RequiredAccess, Table, label},
     refusals::Refusals,
 };
 use crate::{
@@ -50,37 +52,40 @@ use crate::{
 /// Delay between two permission checks of a cell. It grows from the first value to the second while checks are needed.
 const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// Readiness of all controllers of a replica in all scopes.
+/// Readiness of all controllers of a replica.
 pub struct Scopes {
     needs: RequiredAccess,
     grace: Duration,
-    all: Mutex<Vec<Scope>>,
+    all: Mutex<Table>,
     /// Notified when a deadline may have changed.
     changed: Notify,
-    /// Cells in sync, as controller and scope, in the order of their initial sync. Cells are never removed.
+    /// Cells in sync, as controller and position, in the order of their initial sync. Cells are never removed.
     in_sync: watch::Sender<Vec<(usize, usize)>>,
     ability: watch::Sender<Eligibility>,
     /// Of each controller.
     refusals: Vec<Arc<Refusals>>,
-    /// Number of times that missing permissions of a controller were restored, per scope.
+    /// Number of times that missing permissions of a controller were restored, per cell.
     regained: Vec<watch::Sender<Vec<u64>>>,
 }
 
 impl Scopes {
-    /// Creates cells in an unknown state. `refusals` are those of each controller. `grace` is how long a served cell may have a
-    /// problem.
-    pub fn new(needs: RequiredAccess, refusals: Vec<Arc<Refusals>>, grace: Duration) -> Arc<Self> {
-        let namespaces = refusals.first().into_iter().flat_map(|it| &it.checks);
-        let scopes = namespaces.map(|check| Scope::new(check.namespace.clone(), &needs));
-        let all: Vec<_> = scopes.collect();
+    /// Creates watches and cells in an unknown state, for these namespaces (`None`: all). `refusals` are those of each controller.
+    /// `grace` is how long a served cell may have a problem.
+    pub fn new(
+        needs: RequiredAccess,
+        namespaces: &[Option<String>],
+        refusals: Vec<Arc<Refusals>>,
+        grace: Duration,
+    ) -> Arc<Self> {
+        let all = Table::new(&needs, namespaces);
+        let regained = all.cells.iter();
         Arc::new(Self {
             grace,
             changed: Notify::new(),
             in_sync: watch::Sender::new(Vec::new()),
             ability: watch::Sender::new(Eligibility::None),
-            regained: refusals
-                .iter()
-                .map(|_| watch::Sender::new(vec![0; all.len()]))
+            regained: regained
+                .map(|cells| watch::Sender::new(vec![0; cells.len()]))
                 .collect(),
             refusals,
             needs,
@@ -88,7 +93,7 @@ impl Scopes {
         })
     }
 
-    /// Returns the handle of the watch of one resource type in one scope.
+    /// Returns the handle of the watch of one resource type in one of its scopes.
     pub fn informer(self: &Arc<Self>, scope: usize, informer: usize) -> Status {
         Status {
             scopes: Arc::clone(self),
@@ -97,10 +102,19 @@ impl Scopes {
         }
     }
 
-    /// Returns the namespace of a scope. `None`: all namespaces.
-    pub fn namespace(&self, scope: usize) -> Option<String> {
-        let scopes = self.all.lock();
-        scopes.get(scope).and_then(|scope| scope.namespace.clone())
+    /// Returns the controller and the position of all cells.
+    pub fn cells(&self) -> Vec<(usize, usize)> {
+        self.all.lock().cells().collect()
+    }
+
+    /// Returns the resource type and the scope of all watches.
+    pub fn informers(&self) -> Vec<(usize, usize)> {
+        self.all.lock().informers().collect()
+    }
+
+    /// Returns the namespace of a cell. `None`: all namespaces, or the cluster-scoped objects.
+    pub fn namespace(&self, controller: usize, cell: usize) -> Option<String> {
+        self.all.lock().cells[controller][cell].namespace.clone()
     }
 
     /// Subscribes to the ability: whether no, some or all cells are served.
@@ -108,56 +122,54 @@ impl Scopes {
         self.ability.subscribe()
     }
 
-    /// Subscribes to the cells in sync, as controller and scope, in the order of their initial sync.
+    /// Subscribes to the cells in sync, as controller and position, in the order of their initial sync.
     pub fn in_sync(&self) -> watch::Receiver<Vec<(usize, usize)>> {
         self.in_sync.subscribe()
     }
 
-    /// Whether a controller is in sync in the scope of `key`.
+    /// Whether a controller is in sync in the cell of its object `key`.
     pub fn is_in_sync(&self, controller: usize, key: &Key) -> bool {
-        let scopes = self.all.lock();
-        scopes
-            .iter()
-            .any(|scope| scope.cells[controller].was_in_sync && scope.covers(key))
+        let all = self.all.lock();
+        let mut cells = all.cells[controller].iter();
+        cells.any(|cell| cell.was_in_sync && cell.covers(key))
     }
 
-    /// Whether `key` belongs to a scope.
-    pub fn covers(&self, scope: usize, key: &Key) -> bool {
-        let scopes = self.all.lock();
-        scopes.get(scope).is_some_and(|scope| scope.covers(key))
+    /// Whether `key` is an object of a cell.
+    pub fn covers(&self, controller: usize, cell: usize, key: &Key) -> bool {
+        self.all.lock().cells[controller][cell].covers(key)
     }
 
-    /// Returns whether a controller is in sync in the scope of `key`, and its current problem there, if any. `None` if no scope
-    /// covers `key`.
+    /// Returns whether a controller is in sync in the cell of its object `key`, and its current problem there, if any. `None` if
+    /// no cell covers `key`.
     pub fn state_of(&self, controller: usize, key: &Key) -> Option<(bool, Option<String>)> {
-        let scopes = self.all.lock();
-        let scope = scopes.iter().find(|scope| scope.covers(key))?;
-        let problem = scope.problem(&self.needs, controller).map(|it| it.text);
-        Some((scope.cells[controller].was_in_sync, problem))
+        let all = self.all.lock();
+        let cell = all.cells[controller].iter().find(|cell| cell.covers(key))?;
+        let problem = all.problem(&self.needs, cell).map(|it| it.text);
+        Some((cell.was_in_sync, problem))
     }
 
-    /// Returns how often missing permissions of a controller were restored in the scope of `key`. A write that was rejected
-    /// before may now succeed.
+    /// Returns how often missing permissions of a controller were restored in the cell of its object `key`. A write that was
+    /// rejected before may now succeed.
     pub fn rights_regained(&self, controller: usize, key: &Key) -> u64 {
-        let scopes = self.all.lock();
+        let all = self.all.lock();
         let regained = self.regained[controller].borrow();
-        let scopes = scopes.iter().zip(&*regained);
-        let scopes = scopes.filter(|(scope, _)| scope.covers(key));
-        scopes.map(|(_, regained)| regained).sum()
+        let cells = all.cells[controller].iter().zip(&*regained);
+        let cells = cells.filter(|(cell, _)| cell.covers(key));
+        cells.map(|(_, regained)| regained).sum()
     }
 
-    /// Subscribes to the number of restorations of a controller per scope.
+    /// Subscribes to the number of restorations of a controller per cell.
     pub fn all_rights_regained(&self, controller: usize) -> watch::Receiver<Vec<u64>> {
         self.regained[controller].subscribe()
     }
 
     /// Requests a permission check of each cell in sync, unless its last check is within the grace period.
     pub fn check_all(&self) {
-        for (number, scope) in self.all.lock().iter().enumerate() {
-            for (cell, refusals) in scope.cells.iter().zip(&self.refusals) {
+        for (cells, refusals) in self.all.lock().cells.iter().zip(&self.refusals) {
+            for (cell, check) in cells.iter().zip(&refusals.checks) {
                 let old = cell.checked.is_some_and(|at| at.elapsed() > self.grace);
                 if cell.was_in_sync && old {
-                    refusals.checks[number].called.notify_one();
+                    check.called.notify_one();
                 }
             }
         }
@@ -181,11 +193,11 @@ impl Scopes {
         }
     }
 
-    /// Checks the permissions of a controller in a scope when there is a reason. Runs until cancelled.
-    pub async fn check_rights(self: Arc<Self>, controller: usize, scope: usize, client: Client) {
-        let namespace = self.namespace(scope);
+    /// Checks the permissions of a cell when there is a reason. Runs until cancelled.
+    pub async fn check_rights(self: Arc<Self>, controller: usize, cell: usize, client: Client) {
+        let places = self.all.lock().cells[controller][cell].places.clone();
         let rights = &self.needs.controllers[controller].rights;
-        let check = &self.refusals[controller].checks[scope];
+        let check = &self.refusals[controller].checks[cell];
         let mut pauses = Backoff::new(CHECK_PAUSES.0, CHECK_PAUSES.1);
         let mut again = false;
         // Permissions found missing by a review, and by a rejected write. The states are separate, because a review never
@@ -207,7 +219,7 @@ impl Scopes {
             if check.lacked.swap(false, Relaxed) {
                 unseen.found();
             }
-            let found = review(&client, rights, namespace.as_deref()).await;
+            let found = review(&client, rights, &places).await;
             if matches!(found, Some(Permissions::Missing(_))) {
                 seen.found();
             }
@@ -217,7 +229,7 @@ impl Scopes {
                 (Some(Permissions::Sufficient), _, true) => Some("no missing permission found"),
                 _ => None,
             };
-            let missing = self.learn(controller, scope, found, news);
+            let missing = self.learn(controller, cell, found, news);
             if news.is_some() {
                 seen.told();
                 unseen.told();
@@ -231,16 +243,14 @@ impl Scopes {
 
     /// Returns why this replica is not ready: it serves no cell, or an initial sync has not ended.
     pub fn failure(&self) -> Option<String> {
-        let scopes = self.all.lock();
-        let served = scopes.iter().any(|it| it.cells.iter().any(|it| it.served));
-        let syncing = scopes.iter().any(|scope| {
-            let mut cells = scope.cells.iter().enumerate();
-            cells.any(|(controller, cell)| {
-                let problem = scope.problem(&self.needs, controller);
-                !cell.was_served && problem.is_some_and(|it| it.reason == Reason::Syncing)
-            })
+        let all = self.all.lock();
+        let mut cells = all.cells.iter().flatten();
+        let served = cells.clone().any(|cell| cell.served);
+        let syncing = cells.any(|cell| {
+            let problem = all.problem(&self.needs, cell);
+            !cell.was_served && problem.is_some_and(|it| it.reason == Reason::Syncing)
         });
-        (!served || syncing).then(|| self.not_served(&scopes))
+        (!served || syncing).then(|| self.not_served(&all))
     }
 
     /// Returns the cells that are not served, even if this replica is ready.
@@ -249,24 +259,22 @@ impl Scopes {
         (!not_served.is_empty()).then(|| format!("not served: {not_served}"))
     }
 
-    /// Returns the state of each watch. `objects` contains the number of objects per resource type and scope.
+    /// Returns the state of each watch, in the order of [`informers`](Self::informers). `objects` contains the number of objects
+    /// per resource type and scope.
     pub fn caches(&self, objects: &[Vec<usize>]) -> Vec<state::Cache> {
-        let scopes = self.all.lock();
-        let scopes = scopes.iter().enumerate();
-        let caches = scopes.flat_map(|(number, scope)| {
-            let informers = self.needs.watched.iter().zip(&scope.informers);
-            informers
-                .zip(objects)
-                .map(move |((kind, informer), objects)| state::Cache {
-                    kind: kind.kind.to_owned(),
-                    namespace: scope.namespace.clone(),
-                    selector: String::new(),
-                    objects: objects.get(number).copied().unwrap_or_default(),
-                    resource_version: informer.version.clone(),
-                    in_sync: informer.synced,
-                    age_seconds: state::seconds(informer.heard.elapsed()),
-                    failure: informer.failure.as_ref().map(|it| it.text.clone()),
-                })
+        let all = self.all.lock();
+        let caches = all.informers().map(|(number, scope)| {
+            let informer = &all.informers[number][scope];
+            state::Cache {
+                kind: self.needs.watched[number].kind.to_owned(),
+                namespace: informer.namespace.clone(),
+                selector: String::new(),
+                objects: objects[number].get(scope).copied().unwrap_or_default(),
+                resource_version: informer.version.clone(),
+                in_sync: informer.synced,
+                age_seconds: state::seconds(informer.heard.elapsed()),
+                failure: informer.failure.as_ref().map(|it| it.text.clone()),
+            }
         });
         caches.collect()
     }
@@ -276,31 +284,30 @@ impl Scopes {
     pub fn observe(self: &Arc<Self>, metrics: &Metrics) {
         let this = Arc::clone(self);
         metrics.observe(&table::SCOPE_SERVED, move |see| {
-            for scope in this.all.lock().iter() {
-                for (controller, cell) in scope.cells.iter().enumerate() {
-                    let problem = scope.problem(&this.needs, controller);
-                    let problem = problem.filter(|_| !cell.served);
-                    let reason = problem.map_or("", |problem| problem.reason.label());
-                    let mut labels = vec![
-                        KeyValue::new("reason", reason),
-                        KeyValue::new("scope", scope.label()),
-                    ];
-                    let name = this.name_of(controller);
-                    labels.extend(name.map(|name| KeyValue::new("controller", name)));
-                    see(f64::from(u8::from(cell.served)), &labels);
-                }
+            let all = this.all.lock();
+            for (controller, number) in all.cells() {
+                let cell = &all.cells[controller][number];
+                let problem = all.problem(&this.needs, cell).filter(|_| !cell.served);
+                let reason = problem.map_or("", |problem| problem.reason.label());
+                let mut labels = vec![
+                    KeyValue::new("reason", reason),
+                    KeyValue::new("scope", label(cell.namespace.as_ref())),
+                ];
+                let name = this.name_of(controller);
+                labels.extend(name.map(|name| KeyValue::new("controller", name)));
+                see(f64::from(u8::from(cell.served)), &labels);
             }
         });
         let this = Arc::clone(self);
         metrics.observe(&table::CACHE_AGE, move |see| {
-            for scope in this.all.lock().iter() {
-                for (kind, informer) in this.needs.watched.iter().zip(&scope.informers) {
-                    let labels = [
-                        KeyValue::new("kind", kind.kind),
-                        KeyValue::new("scope", scope.label()),
-                    ];
-                    see(informer.heard.elapsed().as_secs_f64(), &labels);
-                }
+            let all = this.all.lock();
+            for (number, scope) in all.informers() {
+                let informer = &all.informers[number][scope];
+                let labels = [
+                    KeyValue::new("kind", this.needs.watched[number].kind),
+                    KeyValue::new("scope", label(informer.namespace.as_ref())),
+                ];
+                see(informer.heard.elapsed().as_secs_f64(), &labels);
             }
         });
     }
@@ -311,47 +318,43 @@ impl Scopes {
         (controllers.len() > 1).then(|| controllers[controller].name)
     }
 
-    fn not_served(&self, scopes: &[Scope]) -> String {
+    fn not_served(&self, all: &Table) -> String {
         let mut texts = Vec::new();
-        for scope in scopes {
-            for (controller, _) in scope.cells.iter().enumerate().filter(|(_, it)| !it.served) {
-                let problem = scope.problem(&self.needs, controller);
-                texts.extend(problem.map(|problem| match self.name_of(controller) {
-                    Some(name) => format!("{name}: {}", problem.text),
-                    None => problem.text,
-                }));
-            }
+        for (controller, number) in all.cells() {
+            let cell = &all.cells[controller][number];
+            let problem = all.problem(&self.needs, cell).filter(|_| !cell.served);
+            let text = problem.map(|problem| match self.name_of(controller) {
+                Some(name) => format!("{name}: {}", problem.text),
+                None => problem.text,
+            });
+            // The watch of a cluster-scoped type serves the cells of all namespaces.
+            texts.extend(text.filter(|text| !texts.contains(text)));
         }
         texts.join("; ")
     }
 
-    fn update(&self, scope: usize, change: impl FnOnce(&mut Scope)) {
-        let mut scopes = self.all.lock();
-        if let Some(scope) = scopes.get_mut(scope) {
-            change(scope);
-        }
-        self.judge(&mut scopes);
+    fn update(&self, change: impl FnOnce(&mut Table)) {
+        let mut all = self.all.lock();
+        change(&mut all);
+        self.judge(&mut all);
         self.changed.notify_one();
     }
 
     /// Updates the derived state. Returns when to update it again if nothing changes.
-    fn judge(&self, scopes: &mut [Scope]) -> Option<Instant> {
+    fn judge(&self, all: &mut Table) -> Option<Instant> {
         let now = Instant::now();
         let mut next = None;
-        for (index, scope) in scopes.iter_mut().enumerate() {
-            for controller in 0..scope.cells.len() {
-                let is_in_sync = scope.is_in_sync(&self.needs, controller);
-                let was_in_sync = &mut scope.cells[controller].was_in_sync;
-                if !*was_in_sync && is_in_sync {
-                    *was_in_sync = true;
-                    self.in_sync
-                        .send_modify(|all| all.push((controller, index)));
-                }
-                let end = scope.judge(&self.needs, controller, now, self.grace);
-                next = next.into_iter().chain(end).min();
+        for (controller, number) in all.cells() {
+            let is_in_sync = all.is_in_sync(&all.cells[controller][number]);
+            let was_in_sync = &mut all.cells[controller][number].was_in_sync;
+            if !*was_in_sync && is_in_sync {
+                *was_in_sync = true;
+                (self.in_sync).send_modify(|all| all.push((controller, number)));
             }
+            let end = all.judge(&self.needs, (controller, number), now, self.grace);
+            next = next.into_iter().chain(end).min();
         }
-        let cells = scopes.iter().flat_map(|scope| &scope.cells);
+        let cells = all.cells.iter().flatten();
         let served = cells.clone().filter(|cell| cell.served).count();
         let ability = match served {
             0 => Eligibility::None,
@@ -373,8 +376,9 @@ impl Scopes {
         news: Option<&str>,
     ) -> bool {
         let mut missing = false;
-        self.update(number, |scope| {
-            let (namespace, cell) = (&scope.namespace, &mut scope.cells[controller]);
+        self.update(|all| {
+            let cell = &mut all.cells[controller][number];
+            let namespace = &cell.namespace;
             cell.checked = Some(Instant::now());
             let rights = match answer {
                 // Assumes that the permissions are sufficient. The first write shows whether they are.
@@ -401,7 +405,7 @@ impl Scopes {
     }
 }
 
-/// Handle of the watch of one resource type in one scope. The watch reports its state through it.
+/// Handle of the watch of one resource type in one of its scopes. The watch reports its state through it.
 #[derive(Clone)]
 pub struct Status {
     scopes: Arc<Scopes>,
@@ -410,14 +414,15 @@ pub struct Status {
 }
 
 impl Status {
-    /// Returns the index of the scope.
+    /// Returns the position of the scope among those of the resource type.
     pub fn scope(&self) -> usize {
         self.scope
     }
 
-    /// Returns the scope's namespace. `None`: all namespaces.
+    /// Returns the scope's namespace. `None`: the whole cluster.
     pub fn namespace(&self) -> Option<String> {
-        self.scopes.namespace(self.scope)
+        let all = self.scopes.all.lock();
+        all.informers[self.informer][self.scope].namespace.clone()
     }
 
     /// Returns how long a served cell may have a problem.
@@ -428,8 +433,8 @@ impl Status {
     /// Records a message of the API server, and the resourceVersion that the watch has reached, if known. Does not update the
     /// derived state, because it is called for each event.
     pub fn hears(&self, version: Option<&str>) {
-        let mut scopes = self.scopes.all.lock();
-        let state = &mut scopes[self.scope].informers[self.informer];
+        let mut all = self.scopes.all.lock();
+        let state = &mut all.informers[self.informer][self.scope];
         state.heard = Instant::now();
         if let Some(version) = version {
             version.clone_into(&mut state.version);
@@ -439,18 +444,19 @@ impl Status {
     /// Records that the cache contains a complete list.
     pub fn synced(&self) {
         self.set(|state| (state.synced, state.failure) = (true, None));
-        let scopes = self.scopes.all.lock();
-        for (access, refusals) in self
-            .scopes
-            .needs
-            .controllers
-            .iter()
-            .zip(&self.scopes.refusals)
-        {
-            if access.watched.contains(&self.informer) && scopes[self.scope].is_listed(access) {
-                refusals.checks[self.scope].called.notify_one();
+        let all = self.scopes.all.lock();
+        for (cells, refusals) in all.cells.iter().zip(&self.scopes.refusals) {
+            for (cell, check) in cells.iter().zip(&refusals.checks) {
+                if self.serves(cell) && all.is_listed(cell) {
+                    check.called.notify_one();
+                }
             }
         }
+    }
+
+    /// Whether a cell needs this watch.
+    fn serves(&self, cell: &Cell) -> bool {
+        cell.uses.contains(&(self.informer, self.scope))
     }
 
     /// Records that the watch works.
@@ -466,18 +472,17 @@ impl Status {
     /// Extends the grace period by the API server's `Retry-After`. Only the longest value of an outage counts. A server that
     /// always sends `Retry-After` therefore does not extend the period forever.
     pub fn waits(&self, asked: Duration) {
-        self.scopes.update(self.scope, |scope| {
-            for (access, cell) in self.scopes.needs.controllers.iter().zip(&mut scope.cells) {
-                if access.watched.contains(&self.informer) {
-                    cell.asked = cell.asked.max(asked);
-                }
+        self.scopes.update(|all| {
+            let cells = all.cells.iter_mut().flatten();
+            for cell in cells.filter(|cell| self.serves(cell)) {
+                cell.asked = cell.asked.max(asked);
             }
         });
     }
 
     fn set(&self, change: impl FnOnce(&mut InformerState)) {
-        self.scopes.update(self.scope, |scope| {
-            change(&mut scope.informers[self.informer]);
-        });
+        let (informer, scope) = (self.informer, self.scope);
+        self.scopes
+            .update(|all| change(&mut all.informers[informer][scope]));
     }
 }

@@ -1,9 +1,6 @@
-//! State of one scope: whether it is in sync and served, and its current problem.
+//! State of the watches and of the cells: whether a cell is in sync and served, and its current problem.
 
-use std::{
-    fmt::{self, Write as _},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use tokio::time::Instant;
@@ -77,6 +74,8 @@ impl Permission {
     /// Returns the attributes for a review in one namespace, or in all namespaces.
     pub(crate) fn attributes(&self, namespace: Option<&str>) -> ResourceAttributes {
         let subresource = Some(self.subresource.to_owned());
+        // In a namespace, RBAC grants a cluster-scoped type by a RoleBinding, too, which does not cover the request.
+        let namespace = namespace.filter(|_| !self.kind.is_cluster_scoped());
         ResourceAttributes {
             namespace: namespace.map(str::to_owned),
             verb: Some(self.verb.to_owned()),
@@ -149,17 +148,22 @@ pub(super) struct Problem {
     pub text: String,
 }
 
-/// State of one namespace, or of all namespaces.
-pub(super) struct Scope {
-    pub namespace: Option<String>,
-    /// In the order of [`RequiredAccess::watched`].
-    pub informers: Vec<InformerState>,
-    /// In the order of [`RequiredAccess::controllers`].
-    pub cells: Vec<Cell>,
+/// State of all watches and cells.
+pub(super) struct Table {
+    /// The watches of each resource type, in the order of [`RequiredAccess::watched`], and of its [scopes](Kind::scopes).
+    pub informers: Vec<Vec<InformerState>>,
+    /// The cells of each controller, in the order of [`RequiredAccess::controllers`], and of the scopes of its reconciled type.
+    pub cells: Vec<Vec<Cell>>,
 }
 
-/// State of one controller in one scope.
+/// State of one controller in one scope of its reconciled type.
 pub(super) struct Cell {
+    /// `None`: all namespaces, or the cluster-scoped objects.
+    pub namespace: Option<String>,
+    /// The watches that the cell needs, as positions in [`Table::informers`].
+    pub uses: Vec<(usize, usize)>,
+    /// The namespaces where the cell needs its permissions.
+    pub places: Vec<Option<String>>,
     pub rights: Permissions,
     /// Logged missing permissions.
     pub lacking: OutageLog,
@@ -174,6 +178,8 @@ pub(super) struct Cell {
 }
 
 pub(super) struct InformerState {
+    /// The namespace that is watched. `None`: the whole cluster.
+    pub namespace: Option<String>,
     pub synced: bool,
     pub failure: Option<Problem>,
     /// Time of the API server's last message, or of the watch's creation.
@@ -183,8 +189,9 @@ pub(super) struct InformerState {
 }
 
 impl InformerState {
-    fn new() -> Self {
+    fn new(namespace: Option<String>) -> Self {
         Self {
+            namespace,
             synced: false,
             failure: None,
             heard: Instant::now(),
@@ -194,8 +201,35 @@ impl InformerState {
 }
 
 impl Cell {
-    fn new() -> Self {
+    /// Returns the cell of a controller in the scope `number` of its reconciled type.
+    ///
+    /// A cluster-scoped object may have dependents in each namespace. None of them may look missing because its namespace has
+    /// not been listed, so the cell of such objects needs all namespaces.
+    fn new(
+        needs: &RequiredAccess,
+        access: &ControllerAccess,
+        namespaces: &[Option<String>],
+        number: usize,
+    ) -> Self {
+        let is_of_cluster = access.primary.is_cluster_scoped();
+        let uses = access.watched.iter().flat_map(|&informer| {
+            let scopes = needs.watched[informer].scopes(namespaces).len();
+            let scopes = match scopes {
+                1 => 0..1,
+                all if is_of_cluster => 0..all,
+                _ => number..number + 1,
+            };
+            scopes.map(move |scope| (informer, scope))
+        });
+        let namespace = access.primary.scopes(namespaces).swap_remove(number);
         Self {
+            places: if is_of_cluster {
+                namespaces.to_vec()
+            } else {
+                vec![namespace.clone()]
+            },
+            namespace,
+            uses: uses.collect(),
             rights: Permissions::Unknown,
             lacking: OutageLog::default(),
             checked: None,
@@ -206,84 +240,107 @@ impl Cell {
             asked: Duration::ZERO,
         }
     }
-}
 
-impl Scope {
-    /// Creates a scope in an unknown state.
-    pub fn new(namespace: Option<String>, needs: &RequiredAccess) -> Self {
-        Self {
-            namespace,
-            informers: needs.watched.iter().map(|_| InformerState::new()).collect(),
-            cells: needs.controllers.iter().map(|_| Cell::new()).collect(),
-        }
-    }
-
-    /// Returns the label for metrics.
-    pub fn label(&self) -> String {
-        self.namespace.clone().unwrap_or_else(|| "*".to_owned())
-    }
-
+    /// Whether `key` is that of a reconciled object of this cell.
     pub fn covers(&self, key: &Key) -> bool {
         let namespace = self.namespace.as_deref();
         namespace.is_none_or(|namespace| namespace == key.namespace())
     }
+}
 
-    /// Whether the initial lists of a controller are complete.
-    pub fn is_listed(&self, access: &ControllerAccess) -> bool {
-        access.watched.iter().all(|it| self.informers[*it].synced)
+/// Returns the label of a scope for metrics.
+pub(super) fn label(namespace: Option<&String>) -> String {
+    namespace.cloned().unwrap_or_else(|| "*".to_owned())
+}
+
+impl Table {
+    /// Creates watches and cells in an unknown state.
+    pub fn new(needs: &RequiredAccess, namespaces: &[Option<String>]) -> Self {
+        let informers = needs.watched.iter().map(|kind| {
+            let scopes = kind.scopes(namespaces).into_iter();
+            scopes.map(InformerState::new).collect()
+        });
+        let cells = needs.controllers.iter().map(|access| {
+            let scopes = 0..access.primary.scopes(namespaces).len();
+            let cells = scopes.map(|scope| Cell::new(needs, access, namespaces, scope));
+            cells.collect()
+        });
+        Self {
+            informers: informers.collect(),
+            cells: cells.collect(),
+        }
     }
 
-    /// Whether a controller is in sync here.
-    pub fn is_in_sync(&self, needs: &RequiredAccess, controller: usize) -> bool {
-        self.is_listed(&needs.controllers[controller])
-            && self.cells[controller].rights != Permissions::Unknown
+    /// Returns the controller and the position of all cells, by scope.
+    pub fn cells(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        by_scope(&self.cells)
     }
 
-    /// Returns the problem of a controller here, if there is one.
-    pub fn problem(&self, needs: &RequiredAccess, controller: usize) -> Option<Problem> {
-        let watched = needs.controllers[controller].watched.iter();
-        let informers = watched.map(|it| (needs.watched[*it].plural, &self.informers[*it]));
+    /// Returns the resource type and the position of all watches, by scope.
+    pub fn informers(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        by_scope(&self.informers)
+    }
+
+    /// Whether the initial lists of a cell are complete.
+    pub fn is_listed(&self, cell: &Cell) -> bool {
+        let mut uses = cell.uses.iter();
+        uses.all(|(informer, scope)| self.informers[*informer][*scope].synced)
+    }
+
+    /// Whether a cell is in sync.
+    pub fn is_in_sync(&self, cell: &Cell) -> bool {
+        self.is_listed(cell) && cell.rights != Permissions::Unknown
+    }
+
+    /// Returns the problem of a cell, if there is one.
+    pub fn problem(&self, needs: &RequiredAccess, cell: &Cell) -> Option<Problem> {
+        let informers = cell.uses.iter().map(|(informer, scope)| {
+            let plural = needs.watched[*informer].plural;
+            (plural, &self.informers[*informer][*scope])
+        });
         let mut failures = informers.clone().filter_map(|(_, it)| it.failure.as_ref());
         if let Some(failure) = failures.next() {
             return Some(failure.clone());
         }
-        if let Permissions::Missing(problem) = &self.cells[controller].rights {
+        if let Permissions::Missing(problem) = &cell.rights {
             return Some(problem.clone());
         }
-        if self.is_in_sync(needs, controller) {
+        if self.is_in_sync(cell) {
             return None;
         }
-        let unsynced = informers.filter(|(_, informer)| !informer.synced);
-        let unsynced: Vec<_> = unsynced.map(|(plural, _)| plural).collect();
-        let what = if unsynced.is_empty() {
-            "permissions".to_owned()
-        } else {
-            unsynced.join(", ")
-        };
-        let mut text = format!("not in sync yet: {what}");
-        if let Some(namespace) = &self.namespace {
-            let _ = write!(text, " in namespace {namespace}");
+        let mut unsynced: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (plural, informer) in informers.filter(|(_, informer)| !informer.synced) {
+            let places = unsynced.entry(informer.namespace.as_ref());
+            places.or_default().push(plural);
         }
+        if unsynced.is_empty() {
+            unsynced.insert(cell.namespace.as_ref(), vec!["permissions"]);
+        }
+        let places = unsynced.into_iter().map(|(namespace, what)| {
+            let place = namespace.map(|namespace| format!(" in namespace {namespace}"));
+            what.join(", ") + &place.unwrap_or_default()
+        });
+        let text = format!("not in sync yet: {}", places.collect::<Vec<_>>().join("; "));
         Some(Problem {
             reason: Reason::Syncing,
             text,
         })
     }
 
-    /// Updates whether a controller is served here at `now`. Returns the end of the grace period, if it is running.
+    /// Updates whether a cell is served at `now`. Returns the end of the grace period, if it is running.
     pub fn judge(
         &mut self,
         needs: &RequiredAccess,
-        controller: usize,
+        (controller, number): (usize, usize),
         now: Instant,
         grace: Duration,
     ) -> Option<Instant> {
         let kind = needs.controllers[controller].primary.kind;
-        let problem = self.problem(needs, controller);
-        let cell = &mut self.cells[controller];
+        let problem = self.problem(needs, &self.cells[controller][number]);
+        let cell = &mut self.cells[controller][number];
         let Some(problem) = problem else {
             if !cell.served && cell.was_served {
-                info!(namespace = self.namespace, "{kind}s are served again");
+                info!(namespace = cell.namespace, "{kind}s are served again");
             }
             (cell.served, cell.was_served) = (true, true);
             (cell.since, cell.asked) = (None, Duration::ZERO);
@@ -298,19 +355,42 @@ impl Scope {
         }
         cell.served = false;
         warn!(
-            namespace = self.namespace,
+            namespace = cell.namespace,
             "no longer serving {kind}s: {}", problem.text
         );
         None
     }
 }
 
-/// Display of a namespace in messages. `None`: all namespaces.
+/// Returns the positions in `rows`: first of all first elements, then of all second ones.
+fn by_scope<T>(rows: &[Vec<T>]) -> impl Iterator<Item = (usize, usize)> + use<T> {
+    let lengths: Vec<_> = rows.iter().map(Vec::len).collect();
+    let longest = lengths.iter().copied().max().unwrap_or_default();
+    (0..longest).flat_map(move |scope| {
+        let rows = lengths.clone().into_iter().enumerate();
+        let rows = rows.filter(move |(_, length)| scope < *length);
+        rows.map(move |(row, _)| (row, scope))
+    })
+}
+
+/// Display of a namespace in messages. `None`: all namespaces. Empty: the cluster, of a cluster-scoped type.
 pub struct NamespaceName<'a>(pub Option<&'a str>);
+
+impl<'a> NamespaceName<'a> {
+    /// Returns the place of the objects of `kind` in a scope.
+    pub fn of(kind: &Kind, namespace: Option<&'a str>) -> Self {
+        Self(if kind.is_cluster_scoped() {
+            Some("")
+        } else {
+            namespace
+        })
+    }
+}
 
 impl fmt::Display for NamespaceName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
+            Some("") => f.write_str("the cluster"),
             Some(namespace) => write!(f, "namespace {namespace}"),
             None => f.write_str("all namespaces"),
         }

@@ -1,4 +1,4 @@
-//! Rejected requests of one controller per scope. Writers report them, and the [scopes](super::Scopes) then check the
+//! Rejected requests of one controller per cell. Writers report them, and the [scopes](super::Scopes) then check the
 //! permissions.
 
 use std::sync::{
@@ -10,22 +10,22 @@ use tokio::sync::Notify;
 
 use crate::api::key::Key;
 
-/// Requests for a permission check of one scope.
+/// Requests for a permission check of one cell.
 pub(super) struct Check {
-    /// The scope's namespace. `None`: all namespaces.
-    pub namespace: Option<String>,
+    /// The cell's namespace. `None`: all namespaces, or the cluster-scoped objects.
+    namespace: Option<String>,
     pub called: Notify,
     /// Whether a request was rejected for a missing permission since the last check began.
     pub lacked: AtomicBool,
 }
 
-/// Requests for permission checks of one controller in all scopes.
+/// Requests for permission checks of all cells of one controller.
 pub(crate) struct Refusals {
     pub(super) checks: Vec<Check>,
 }
 
 impl Refusals {
-    /// Creates the state for scopes with these namespaces.
+    /// Creates the state for the cells of these scopes.
     pub fn new(namespaces: &[Option<String>]) -> Arc<Self> {
         let check = |namespace: &Option<String>| Check {
             namespace: namespace.clone(),
@@ -37,7 +37,8 @@ impl Refusals {
         })
     }
 
-    /// Requests a permission check after a rejected request for this object.
+    /// Requests a permission check after a rejected request for this object. A cluster-scoped object may concern each cell, and
+    /// each object the cell of a cluster-scoped type.
     ///
     /// With `for_want_of_rights`, a missing permission was the cause. It counts as missing even if the check finds no missing
     /// permission.
@@ -52,6 +53,6 @@ impl Refusals {
 impl Check {
     fn covers(&self, key: &Key) -> bool {
         let namespace = self.namespace.as_deref();
-        namespace.is_none_or(|namespace| namespace == key.namespace())
+        namespace.is_none_or(|namespace| key.is_cluster_scoped() || namespace == key.namespace())
     }
 }

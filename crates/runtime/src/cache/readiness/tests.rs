@@ -44,7 +44,7 @@ fn needs() -> RequiredAccess {
 
 fn scopes(names: &[&str]) -> Arc<Scopes> {
     let names: Vec<_> = names.iter().map(|name| Some((*name).to_owned())).collect();
-    let scopes = Scopes::new(needs(), vec![Refusals::new(&names)], GRACE);
+    let scopes = Scopes::new(needs(), &names, vec![Refusals::new(&names)], GRACE);
     tokio::spawn(Arc::clone(&scopes).supervise());
     scopes
 }
@@ -126,7 +126,7 @@ fn two_controllers() -> Arc<Scopes> {
         rights: Vec::new(),
     });
     let refusals = (0..2).map(|_| Refusals::new(&[None])).collect();
-    let scopes = Scopes::new(needs, refusals, GRACE);
+    let scopes = Scopes::new(needs, &[None], refusals, GRACE);
     tokio::spawn(Arc::clone(&scopes).supervise());
     scopes
 }
@@ -186,6 +186,150 @@ async fn a_controller_depends_only_on_what_it_uses() {
     let after = [0, 1].map(|controller| scopes.rights_regained(controller, &key));
     assert_eq!(after, [before[0], before[1] + 1]);
     assert_eq!(ability(), Eligibility::Full);
+}
+
+const CLASSES: usize = 0;
+const MAPS: usize = 1;
+const PARENTS: usize = 2;
+
+/// Returns the state of two namespaces, with two controllers: of cluster-scoped Classes, which own Maps, and of Parents, which
+/// read Classes.
+fn with_classes() -> Arc<Scopes> {
+    const CLASS: Kind = Kind::custom("example.com", "v1", "Class", "classes").cluster_scoped();
+    let maps = Kind::custom("", "v1", "ConfigMap", "configmaps");
+    let namespaces = ["a", "b"].map(|name| Some(name.to_owned()));
+    let right = |verb, kind| Permission {
+        verb,
+        kind,
+        subresource: "",
+    };
+    let needs = RequiredAccess {
+        controllers: vec![
+            ControllerAccess {
+                name: "class",
+                primary: &CLASS,
+                watched: vec![CLASSES, MAPS],
+                rights: vec![right("create", maps), right("patch", CLASS)],
+            },
+            ControllerAccess {
+                name: "parent",
+                primary: &PARENT,
+                watched: vec![CLASSES, PARENTS],
+                rights: vec![right("get", CLASS)],
+            },
+        ],
+        watched: vec![CLASS, maps, PARENT],
+        unreviewed: Vec::new(),
+    };
+    let refusals = [&CLASS, &PARENT].map(|kind| Refusals::new(&kind.scopes(&namespaces)));
+    let scopes = Scopes::new(needs, &namespaces, refusals.into(), GRACE);
+    tokio::spawn(Arc::clone(&scopes).supervise());
+    scopes
+}
+
+/// A cluster-scoped type is watched once. Its objects wait for all namespaces, because their dependents may be in each of them.
+/// A namespace without permissions stops them, and no controller of a namespaced type.
+#[tokio::test(start_paused = true)]
+async fn a_cluster_scoped_type_needs_all_namespaces() {
+    let scopes = with_classes();
+    let watches = [
+        (CLASSES, 0),
+        (MAPS, 0),
+        (PARENTS, 0),
+        (MAPS, 1),
+        (PARENTS, 1),
+    ];
+    assert_eq!(scopes.informers(), watches);
+    assert_eq!(scopes.cells(), [(0, 0), (1, 0), (1, 1)]);
+    let (class, [in_a, in_b]) = (Key::cluster("c"), ["a", "b"].map(|it| Key::new(it, "p")));
+    for (controller, cell) in scopes.cells() {
+        scopes.learn(controller, cell, Some(Permissions::Sufficient), None);
+    }
+    for (informer, scope) in [(MAPS, 0), (PARENTS, 0), (PARENTS, 1)] {
+        scopes.informer(scope, informer).synced();
+    }
+    let syncing = "class: not in sync yet: classes; configmaps in namespace b; parent: not in sync yet: classes";
+    assert_eq!(scopes.failure().as_deref(), Some(syncing));
+    let classes = scopes.informer(0, CLASSES);
+    classes.synced();
+    assert!(scopes.is_in_sync(1, &in_a) && scopes.is_in_sync(1, &in_b));
+    assert!(!scopes.is_in_sync(0, &class), "Maps of b are not listed");
+    let maps = scopes.informer(1, MAPS);
+    maps.fails(Reason::Forbidden, "no rights in b".to_owned());
+    assert_eq!(scopes.failure(), None, "Parents are served");
+    let note = "not served: class: no rights in b";
+    assert_eq!(scopes.note().as_deref(), Some(note));
+    assert_eq!(*scopes.ability().borrow(), Eligibility::Partial);
+    maps.synced();
+    assert!(scopes.is_in_sync(0, &class));
+    assert_eq!(*scopes.ability().borrow(), Eligibility::Full);
+    classes.fails(Reason::Failing, "it fails".to_owned());
+    wait(GRACE).await;
+    assert_eq!(*scopes.ability().borrow(), Eligibility::None);
+}
+
+/// A permission for a cluster-scoped type is reviewed without a namespace, and one for a namespaced type in each namespace that
+/// the cell needs.
+#[tokio::test(start_paused = true)]
+async fn permissions_are_reviewed_in_the_scope_of_their_type() {
+    let asked = Arc::<Mutex<Vec<String>>>::default();
+    let reviews = Arc::clone(&asked);
+    let server = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+        let reviews = Arc::clone(&reviews);
+        async move {
+            let body = request.into_body().collect_bytes().await?;
+            let review: serde_json::Value = serde_json::from_slice(&body)?;
+            let wanted = &review["spec"]["resourceAttributes"];
+            let [verb, plural, namespace] = ["verb", "resource", "namespace"]
+                .map(|field| wanted[field].as_str().unwrap_or("-").to_owned());
+            let is_allowed = (&*verb, &*namespace) != ("create", "b");
+            reviews.lock().push(format!("{verb} {plural} {namespace}"));
+            let review = json!({ "spec": {}, "status": { "allowed": is_allowed } });
+            let body = kube::client::Body::from(serde_json::to_vec(&review)?);
+            Ok::<_, BoxError>(http::Response::new(body))
+        }
+    });
+    let scopes = with_classes();
+    for (controller, cell) in scopes.cells() {
+        let client = Client::new(server.clone(), "default");
+        tokio::spawn(Arc::clone(&scopes).check_rights(controller, cell, client));
+    }
+    for (informer, scope) in scopes.informers() {
+        scopes.informer(scope, informer).synced();
+    }
+    wait(Duration::from_millis(500)).await;
+    let mut reviews = asked.lock().clone();
+    reviews.sort();
+    let expected = [
+        "create configmaps a",
+        "create configmaps b",
+        "get classes -",
+        "get classes -",
+        "patch classes -",
+    ];
+    assert_eq!(reviews, expected);
+    let note = scopes.note().unwrap_or_default();
+    let text = "not served: class: not allowed to create configmaps in namespace b: ";
+    assert!(note.starts_with(text), "{note}");
+}
+
+/// A rejected request for a cluster-scoped object may concern each cell, and any rejected request concerns the single cell of a
+/// cluster-scoped type.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_reaches_the_cells_that_it_may_concern() {
+    let scopes = with_classes();
+    let (of_class, of_parent) = (&scopes.refusals[0], &scopes.refusals[1]);
+    for (refusals, key, expected) in [
+        (of_parent, Key::cluster("c"), &[true, true][..]),
+        (of_parent, Key::new("b", "p"), &[false, true]),
+        (of_class, Key::new("b", "m"), &[true]),
+        (of_class, Key::cluster("c"), &[true]),
+    ] {
+        refusals.refused(&key, false);
+        let called = refusals.checks.iter();
+        let called = called.map(|check| check.called.notified().now_or_never().is_some());
+        assert_eq!(called.collect::<Vec<_>>(), expected, "{key}");
+    }
 }
 
 /// The metric names the controller only if there are several: the series of other programs keep their labels.

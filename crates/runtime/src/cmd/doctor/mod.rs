@@ -125,10 +125,13 @@ pub async fn examine(
             }
         }
     }
-    let kinds = needs.watched.len();
+    let kinds = &needs.watched;
     let watches = match descriptors::shortage(host.descriptors, &namespaces, kinds) {
         Some(shortage) => warning(shortage),
-        None => ok(format!("enough for {} watches", namespaces.len() * kinds)),
+        None => {
+            let watches = descriptors::wanted(namespaces.len(), kinds);
+            ok(format!("enough for {watches} watches"))
+        }
     };
     let doctor = Doctor {
         app,

@@ -187,8 +187,8 @@ impl<V: Cached> Writer<V> {
     /// yet in the store is left unchanged. Only if the reconciled object controls it, and it has lost a label of the
     /// [selector](crate::Select::labels), the label is put back.
     ///
-    /// The namespace must be that of the reconciled object. An object elsewhere could not be owned, and its changes would
-    /// trigger no reconcile.
+    /// An object of a namespaced type must be in a watched namespace, and in that of the reconciled object, unless the latter is
+    /// cluster-scoped. An object elsewhere could not be owned, and its changes would trigger no reconcile.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -198,10 +198,7 @@ impl<V: Cached> Writer<V> {
         key: &Key,
         body: &impl Serialize,
     ) -> Result<Snapshot<V>, ApiError> {
-        if key.namespace() != cx.key().namespace() {
-            let words = format!("refusing to create {key} outside the namespace of its owner");
-            return Err(ApiError::Rejected(words));
-        }
+        self.check_place(cx, key)?;
         cx.check_dry_run(|| {
             Step::of::<V>(
                 "create",
@@ -278,6 +275,7 @@ impl<V: Cached> Writer<V> {
                 overruled: Some(asked.clone()),
             });
         }
+        self.check_place(cx, key)?;
         Self::check_owner(cx, key, seen)?;
         cx.check_dry_run(|| Step::of::<V>("patch", key, sent.clone()))?;
         self.may_patch(cx, key, seen, asked)?;
@@ -350,6 +348,7 @@ impl<V: Cached> Writer<V> {
         manifest: impl FnOnce() -> Value,
         plan: impl Fn(&V) -> Option<Value>,
     ) -> Result<Option<(Snapshot<V>, Value)>, ApiError> {
+        self.check_place(cx, key)?;
         if self.store.get(key).is_none() {
             let mut manifest = manifest();
             // The API server requires `apiVersion` and `kind` for custom resources.
@@ -393,6 +392,7 @@ impl<V: Cached> Writer<V> {
         key: &Key,
         seen: &Snapshot<V>,
     ) -> Result<(), ApiError> {
+        self.check_place(cx, key)?;
         Self::check_owner(cx, key, seen)?;
         if self.is_deletion_pending(key, seen) {
             return Ok(());
@@ -476,6 +476,29 @@ impl<V: Cached> Writer<V> {
         })
     }
 
+    /// Fails if the reconciled object cannot own an object here, by the rules of the garbage collector ([Owners and dependents]):
+    /// it would delete the dependents of a namespaced owner in another namespace.
+    ///
+    /// [Owners and dependents]: https://kubernetes.io/docs/concepts/overview/working-with-objects/owners-dependents/
+    fn check_place<P: Primary>(&self, cx: &Context<'_, P>, key: &Key) -> Result<(), ApiError> {
+        let (kind, owner, namespace) = (V::KIND.kind, cx.key(), key.namespace());
+        if V::KIND.is_cluster_scoped() != key.is_cluster_scoped() {
+            let has = if key.is_cluster_scoped() { "no" } else { "a" };
+            let words = format!("refusing to write {kind} {key}: the key has {has} namespace");
+            return Err(ApiError::Rejected(words));
+        }
+        if !owner.is_cluster_scoped() && namespace != owner.namespace() {
+            let words =
+                format!("refusing to write {kind} {key} outside the namespace of its owner");
+            return Err(ApiError::Rejected(words));
+        }
+        if self.store.covers(key) {
+            Ok(())
+        } else {
+            Err(ApiError::NotWatched(namespace.to_owned()))
+        }
+    }
+
     /// Fails with [`ApiError::Foreign`] if the reconciled object does not control this object.
     fn check_owner<P: Primary>(
         cx: &Context<'_, P>,
@@ -520,6 +543,7 @@ impl<V: Cached> Writer<V> {
                 | ApiError::Contested(..)
                 | ApiError::TimedOut(_)
                 | ApiError::InvalidSpec(_)
+                | ApiError::NotWatched(_)
                 | ApiError::Waiting(_)
                 | ApiError::ActionFailed(_)
                 | ApiError::Unprotected(_),
