@@ -1,11 +1,11 @@
 //! An operator of three kinds: databases, their classes and their backups, each with a controller of its own.
 //!
-//! A `Database` gets a `Deployment` and a `Service` of its name. Its `DatabaseClass` determines the replicas, and a `Secret`
-//! contains the password. With `spec.backup`, it also owns a `Backup`.
+//! A `Database` gets a `Deployment` and a `Service` of its name. Its `DatabaseClass`, which is cluster-scoped, determines the
+//! replicas, and a `Secret` contains the password. With `spec.backup`, it also owns a `Backup`.
 //!
 //! A `Backup`, of a `Database` or of a user, becomes a `Job` once its `Database` is ready.
 //!
-//! A `DatabaseClass` gets a `ConfigMap` with its values, which the pods mount.
+//! A `DatabaseClass` gets a `ConfigMap` with its values, in the namespace that it specifies.
 //!
 //! All three controllers share one election and one watch for each kind.
 
@@ -14,8 +14,8 @@ use std::{collections::BTreeMap, process::ExitCode, sync::Arc};
 use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job, core::v1 as core};
 use kube::{CustomResource, CustomResourceExt as _};
 use operator_runtime::{
-    ApiError, App, Builder, Custom, Dependent, Fields, Kind, Outcome, Plan, Reconciler, References,
-    Reported as _, Snapshot, Spec, Status, Store, View, Writer,
+    ApiError, App, Builder, Custom, Dependent, Fields, Key, Kind, Outcome, Plan, Reconciler,
+    References, Reported as _, Snapshot, Spec, Status, Store, View, Writer,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -86,7 +86,7 @@ impl Spec for DatabaseSpec {
 
     /// Also the objects of the Database's name, because another owner may have them.
     fn references(&self, to: &mut References<'_>) {
-        to.sibling::<Class>(&self.class);
+        to.cluster::<Class>(&self.class);
         to.sibling::<Dependent<Password>>(&self.secret);
         to.sibling::<Dependent<Workload>>(to.key().name());
         to.sibling::<Dependent<Address>>(to.key().name());
@@ -95,24 +95,22 @@ impl Spec for DatabaseSpec {
 }
 
 #[derive(CustomResource, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[kube(
-    group = "example.com",
-    version = "v1",
-    kind = "DatabaseClass",
-    namespaced
-)]
+#[kube(group = "example.com", version = "v1", kind = "DatabaseClass")]
 #[kube(root = "ClassObject", status = "Status")]
 struct ClassSpec {
     #[schemars(range(min = 1, max = 5))]
     replicas: i32,
+    /// Namespace of the `ConfigMap`.
+    namespace: String,
 }
 
 impl Spec for ClassSpec {
-    const KIND: Kind = Kind::custom("example.com", "v1", "DatabaseClass", "databaseclasses");
+    const KIND: Kind =
+        Kind::custom("example.com", "v1", "DatabaseClass", "databaseclasses").cluster_scoped();
     type Status = Status;
 
     fn references(&self, to: &mut References<'_>) {
-        to.sibling::<Dependent<Values>>(to.key().name());
+        to.object::<Dependent<Values>>(Key::new(&self.namespace, to.key().name()));
     }
 }
 
@@ -209,25 +207,22 @@ impl Reconciler for DatabaseReconciler {
             return Ok(plan); // The garbage collector deletes the children.
         }
         let spec = database.view.spec()?;
-        let class = self.classes.get(&key.sibling(&spec.class));
-        let class = class.ok_or_else(|| missing("DatabaseClass", &spec.class))?;
-        let secret = self.passwords.get(&key.sibling(&spec.secret));
-        let secret = secret.filter(|secret| secret.view.fields.data.contains_key("password"));
-        let secret = secret.ok_or_else(|| missing("password in Secret", &spec.secret))?;
+        let class = cx.require(&self.classes, &Key::cluster(&spec.class))?;
+        let secret = cx.require(&self.passwords, &key.sibling(&spec.secret))?;
+        let password = secret.view.fields.data.get("password");
+        let password = password.ok_or_else(|| missing("password in Secret", &spec.secret))?;
 
         let labels = json!({ "database": key.name() });
         let container = json!({
             "name": "database",
             "image": "registry.example.com/database:1",
             "envFrom": [{ "secretRef": { "name": spec.secret } }],
-            "volumeMounts": [{ "name": "class", "mountPath": "/etc/database" }],
         });
-        let volume = json!({ "name": "class", "configMap": { "name": spec.class } });
         // Another password restarts the pods.
-        let restart = json!({ "example.com/password": hash(&secret.view.fields.data["password"]) });
+        let restart = json!({ "example.com/password": hash(password) });
         let template = json!({
             "metadata": { "labels": labels, "annotations": restart },
-            "spec": { "containers": [container], "volumes": [volume] },
+            "spec": { "containers": [container] },
         });
         let deployment = json!({
             "replicas": class.view.spec()?.replicas,
@@ -279,9 +274,11 @@ impl Reconciler for ClassReconciler {
     fn plan(&self, cx: &View<'_, Class>, class: &Snapshot<Class>) -> Result<Plan<Class>, ApiError> {
         let mut plan = Plan::new();
         if !class.view.deleting {
-            let replicas = class.view.spec()?.replicas.to_string();
-            let data = BTreeMap::from([("replicas".to_owned(), replicas)]);
-            plan.apply(&self.config_maps, cx.key(), &Values { data })
+            let spec = class.view.spec()?;
+            let data = BTreeMap::from([("replicas".to_owned(), spec.replicas.to_string())]);
+            // A cluster-scoped owner: its dependents may be in any watched namespace.
+            let key = Key::new(&spec.namespace, cx.key().name());
+            plan.apply(&self.config_maps, &key, &Values { data })
                 .exactly("data");
         }
         Ok(plan)
@@ -307,13 +304,11 @@ impl Reconciler for BackupReconciler {
             return Ok(plan);
         }
         let spec = backup.view.spec()?;
-        let database = self.databases.get(&key.sibling(&spec.database));
-        let is_ready = |database: &Snapshot<Database>| {
-            let mut conditions = database.view.status.conditions.iter();
-            conditions.any(|it| it.type_ == "Ready" && it.status == "True")
-        };
-        let ready = database.filter(is_ready);
-        ready.ok_or_else(|| missing("ready Database", &spec.database))?;
+        let database = cx.require(&self.databases, &key.sibling(&spec.database))?;
+        let mut conditions = database.view.status.conditions.iter();
+        if !conditions.any(|it| it.type_ == "Ready" && it.status == "True") {
+            return Err(missing("ready Database", &spec.database));
+        }
         let container = json!({
             "name": "backup",
             "image": "registry.example.com/database:1",

@@ -376,9 +376,12 @@ fn i4_i5_owner(
         controller(&owners).is_some_and(|owner| {
             let mut kinds = works.iter().filter(|of| of.owns(event)).map(|of| of.kind);
             kinds.any(|kind| {
-                let (namespace, name) = (event.namespace.clone(), owner.name.clone());
-                owner.kind == kind
-                    && primaries.contains(&(kind, namespace, name, owner.uid.clone()))
+                // In the namespace, or cluster-scoped.
+                let is_there = |namespace: &str| {
+                    let [name, uid] = [&owner.name, &owner.uid].map(String::clone);
+                    primaries.contains(&(kind, namespace.to_owned(), name, uid))
+                };
+                owner.kind == kind && (is_there(&event.namespace) || is_there(""))
             })
         })
     };

@@ -45,7 +45,7 @@ const fn work(kind: &'static str, primary: &'static str, owned: &'static [&'stat
     }
 }
 
-/// The objects of a namespace.
+/// The objects of a namespace, and the cluster-scoped classes.
 #[derive(Clone)]
 struct Databases {
     client: Client,
@@ -56,7 +56,11 @@ impl Databases {
     fn custom(&self, kind: &str, plural: &str) -> (Api<DynamicObject>, ApiResource) {
         let gvk = GroupVersionKind::gvk("example.com", "v1", kind);
         let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
-        let api = Api::namespaced_with(self.client.clone(), &self.namespace, &resource);
+        let client = self.client.clone();
+        let api = match kind {
+            "DatabaseClass" => Api::all_with(client, &resource),
+            _ => Api::namespaced_with(client, &self.namespace, &resource),
+        };
         (api, resource)
     }
 
@@ -76,7 +80,7 @@ impl Databases {
     }
 
     async fn class(&self, name: &str, replicas: i32) {
-        let spec = json!({ "replicas": replicas });
+        let spec = json!({ "replicas": replicas, "namespace": self.namespace });
         self.create("DatabaseClass", "databaseclasses", name, spec)
             .await;
     }
@@ -178,22 +182,21 @@ impl Databases {
     }
 }
 
+/// Installs the CRDs of the example.
+async fn install(cluster: &Cluster) {
+    let crds = printed(&DATABASES, "crd");
+    let wait = "wait --for=condition=Established --timeout=60s -f -";
+    for command in ["apply -f -", wait] {
+        let args: Vec<_> = command.split(' ').collect();
+        cluster.kubectl_stdin(&args, &crds).await.success();
+    }
+}
+
 /// Three controllers under all faults, and ownership in two steps: a Database owns a Backup, which owns a Job. The replicas list
 /// and watch each resource type once, although two or three controllers use it, and send nothing when nothing changes.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_for_several_kinds_through_faults() {
-    let crds = printed(&DATABASES, "crd");
-    let kubectl = async |args: &[&str]| cluster().await.kubectl_stdin(args, &crds).await.success();
-    kubectl(&["apply", "-f", "-"]).await;
-    kubectl(&[
-        "wait",
-        "--for=condition=Established",
-        "--timeout=60s",
-        "-f",
-        "-",
-    ])
-    .await;
-
+    install(cluster().await).await;
     // A resync would hide a change that does not enqueue.
     let mut fleet = Fleet::start(&DATABASES, USERS, &[("RESYNC", "1h")]).await;
     let databases = Databases {
@@ -219,7 +222,7 @@ async fn i1_to_i8_hold_for_several_kinds_through_faults() {
     };
     reason("no DatabaseClass").await;
     databases.class("large", 2).await;
-    reason("no password in Secret").await;
+    reason("no Secret").await;
     let secret = json!({ "metadata": { "name": "password" }, "stringData": { "password": "a" } });
     let secret = serde_json::from_value(secret).unwrap();
     let secrets: Api<Secret> = Api::namespaced(fleet.client.clone(), &fleet.namespace);
@@ -292,6 +295,105 @@ async fn the_printed_manifests_are_valid() {
             .await
             .success();
     }
+}
+
+/// The garbage collector accepts a cluster-scoped owner of objects in a namespace: it deletes them with the owner, not before.
+/// A class that specifies a namespace which is not watched is reported, and its `ConfigMap` is not created.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_garbage_collector_deletes_the_dependents_of_a_cluster_scoped_owner() {
+    let cluster = Cluster::start(Options {
+        audit: false,
+        controllers: true,
+    });
+    install(&cluster).await;
+    let namespaces = [
+        cluster.namespace("own").await,
+        cluster.namespace("classes").await,
+    ];
+    let settings = [
+        ("POD_NAMESPACE", namespaces[0].clone()),
+        ("DATABASE_OPERATOR__NAMESPACES", namespaces.join(",")),
+        ("DATABASE_OPERATOR__HTTP__ADDR", "127.0.0.1:0".to_owned()),
+        ("DATABASE_OPERATOR__LOG__FORMAT", "text".to_owned()),
+    ];
+    let settings = settings.map(|(key, value)| (key.to_owned(), value));
+    let mut replica = spawn(&DATABASES, &cluster, &settings, USERS[0], 0);
+    let client = cluster.client().await;
+    let databases = Databases {
+        client: client.clone(),
+        namespace: namespaces[1].clone(),
+    };
+    let config_maps: Api<ConfigMap> = Api::namespaced(client.clone(), &namespaces[1]);
+    let classes = databases.custom("DatabaseClass", "databaseclasses").0;
+    let uid_of = async |name: &str| {
+        eventually(DEADLINE, "its ConfigMap", async || {
+            config_maps.get(name).await.map(|it| it.uid())
+        })
+        .await
+    };
+    let delete = async |name: &str| {
+        let params = DeleteParams::default();
+        classes.delete(name, &params).await.unwrap();
+        eventually(
+            DEADLINE,
+            "its ConfigMap is deleted",
+            async || match config_maps.get_opt(name).await {
+                Ok(None) => Ok(()),
+                other => Err(other),
+            },
+        )
+        .await;
+    };
+    databases.class("kept", 1).await;
+    databases.class("deleted", 1).await;
+    let kept = uid_of("kept").await;
+    uid_of("deleted").await;
+    // The garbage collector learns of a new resource type within half a minute. A deletion shows that it has.
+    delete("deleted").await;
+    // It has judged the ConfigMap of the other class, too, before it judges a later one.
+    databases.class("later", 1).await;
+    uid_of("later").await;
+    delete("later").await;
+    assert_eq!(uid_of("kept").await, kept);
+
+    let elsewhere = Databases {
+        namespace: cluster.namespace("elsewhere").await,
+        ..databases.clone()
+    };
+    elsewhere.class("elsewhere", 1).await;
+    eventually(DEADLINE, "it is reported", async || {
+        let class = classes.get("elsewhere").await.unwrap();
+        let ready = class.data["status"]["conditions"][0].clone();
+        if ready["reason"] == "NotWatched" {
+            Ok(())
+        } else {
+            Err(ready)
+        }
+    })
+    .await;
+    let config_maps: Api<ConfigMap> = Api::namespaced(client, &elsewhere.namespace);
+    assert!(config_maps.get_opt("elsewhere").await.unwrap().is_none());
+
+    let mut doctor = Command::new(example(DATABASES.example));
+    doctor
+        .args(["doctor", "--object=databaseclass/kept"])
+        .envs(settings);
+    doctor.env("KUBECONFIG", cluster.kubeconfig_of(USERS[0]));
+    let report = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
+    let lines = report
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+    let lines: Vec<_> = lines.collect();
+    for expected in [
+        "ok DatabaseClass kept generation 1; Ready=True (Synced)".to_owned(),
+        "ok permissions in the cluster all granted".to_owned(),
+        format!("ok permissions in namespace {} all granted", namespaces[1]),
+        "ok databaseclasses 2".to_owned(),
+    ] {
+        assert!(lines.contains(&expected), "{expected}\n{report}");
+    }
+    assert_eq!(replica.stop().await, 0);
+    assert_eq!(replica.logged("ERROR"), 0);
 }
 
 /// Returns the number of reads of a resource by the replicas, between two times if there are any. A watch counts if it streams a

@@ -223,8 +223,8 @@ impl ListEpoch {
 }
 
 impl<V: Cached> Store<V> {
-    /// Creates an empty store with one scope per watch: a namespace, or all namespaces (`None`). That of a cluster-scoped type
-    /// has a single scope.
+    /// Creates an empty store with one scope per watch: a namespace, or all namespaces (`None`). A cluster-scoped type has a
+    /// single scope.
     #[must_use]
     pub(crate) fn new(scopes: &[Option<String>], owners: Owners) -> Self {
         let scope = |namespace| Scope {

@@ -46,7 +46,7 @@ use crate::{
 ///
 /// Each resource type costs one watch per configured namespace, or a single watch of the cluster. A cluster-scoped type is always
 /// watched in the whole cluster. It needs the permissions to
-/// list and watch, and a written type those to write it as well. Those for a cluster-scoped type need a `ClusterRoleBinding`. A
+/// list and watch, and a written type those to write it as well. Permissions for a cluster-scoped type need a `ClusterRoleBinding`. A
 /// replica without a permission reports it in its log and its
 /// readiness. A controller still serves the namespaces where it has all of its permissions. A missing permission, CRD or watch
 /// stops only the controllers that use the resource type.

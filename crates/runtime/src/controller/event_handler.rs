@@ -63,7 +63,7 @@ impl<P: Primary> EventHandler<P> {
         let owners = owners.filter(|owner| owner.kind.is_same(&P::KIND));
         let referrers = self.primaries.referrers(&V::KIND, &change.key);
         let owners = owners.map(|owner| owner.key.clone());
-        // Those of a cluster-scoped object may be in any namespace, and a cluster-scoped owner waits for all namespaces.
+        // A cluster-scoped object may have referrers in any namespace, and a cluster-scoped owner waits for all namespaces.
         let keys = owners.chain(referrers);
         let keys = keys.filter(|key| scopes.is_in_sync(self.controller, key));
         let mut keys = keys.peekable();

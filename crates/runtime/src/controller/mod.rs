@@ -247,11 +247,12 @@ impl Controllers {
         &self,
     ) -> impl Fn(&ObjectName) -> Result<ObjectWork, String> + Send + Sync + use<> {
         let all: Vec<_> = self.all.iter().map(Arc::downgrade).collect();
-        let kinds: Vec<_> = self.all.iter().map(|it| it.kind().kind).collect();
+        let kinds: Vec<_> = self.all.iter().map(|it| it.kind()).collect();
         move |object| {
-            let controller = all[object.choose(&kinds)?].upgrade();
+            let (chosen, key) = object.choose(&kinds)?;
+            let controller = all[chosen].upgrade();
             let controller = controller.ok_or("the controller has stopped")?;
-            controller.object_state(&object.key)
+            controller.object_state(&key)
         }
     }
 

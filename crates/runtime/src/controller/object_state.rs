@@ -60,6 +60,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         });
         Ok(ObjectWork {
             kind: kind.kind,
+            key: key.clone(),
             cached,
             queue,
             records,
@@ -122,10 +123,9 @@ impl WorkQueue {
             add(DEFERRED_CHANGES, text.into(), None);
         }
         if state.is_slow {
-            let text = format!(
-                "requests in namespace {} hang: separate workers",
-                key.namespace()
-            );
+            let place = key.namespace_if_any();
+            let place = place.map_or(String::new(), |place| format!(" in namespace {place}"));
+            let text = format!("requests{place} hang: separate workers");
             add(SLOW_NAMESPACE, text, None);
         }
         let (last_reason, last_error) = failed.unzip();

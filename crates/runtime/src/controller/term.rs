@@ -60,8 +60,8 @@ pub(super) async fn check_objects<R: Reconciler>(
                 let namespace = scopes.namespace(controller, cell);
                 info!(namespace, "namespace in sync: reconciling its objects");
             }
-            let is_in_cell = |key: &Key| covers(cell, key);
-            resync::first(&work_queue, objects, is_in_cell, is_up_to_date).await;
+            let is_in_scope = |key: &Key| covers(cell, key);
+            resync::first(&work_queue, objects, is_in_scope, is_up_to_date).await;
         }
     };
     let queue = &work_queue.queue;

@@ -5,6 +5,7 @@
     reason = "a test fails by panicking, and one does so on purpose"
 )]
 
+mod cluster;
 mod control;
 mod object_state;
 mod several;

@@ -1,5 +1,5 @@
 //! The response of `/debug/state?object=NAMESPACE/NAME`, which `doctor --object` prints: why one object is not written. In a
-//! program with several controllers, `KIND/NAMESPACE/NAME` names the kind as well.
+//! program with several controllers, `KIND/NAMESPACE/NAME` names the kind as well. A cluster-scoped object is `KIND/NAME`.
 //!
 //! The values are collected for each request. Nothing is stored in advance.
 
@@ -8,7 +8,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::state::{PATH, State, span};
-use crate::api::{failure::brief, key::Key, names::is_subdomain};
+use crate::api::{failure::brief, key::Key, kind::Kind, names::is_subdomain};
 
 /// Maximum number of [`Record`]s in the response.
 pub const MOST: usize = 32;
@@ -48,39 +48,60 @@ const ORDER: [&str; 13] = [
     UP_TO_DATE,
 ];
 
-/// An object as a user names it: `NAMESPACE/NAME`, or `KIND/NAMESPACE/NAME`.
+/// An object as a user names it: `NAMESPACE/NAME`, `KIND/NAMESPACE/NAME`, or `KIND/NAME` of a cluster-scoped type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectName {
-    /// In any case, as for `kubectl`.
-    pub kind: Option<String>,
-    pub key: Key,
-}
+pub struct ObjectName(String);
 
 impl ObjectName {
-    /// Returns the position of the only kind that the name fits.
+    /// Returns the position of the only kind that the name fits, and the key of the object. A program with a single kind needs
+    /// no kind in the name of a namespaced object.
     ///
     /// # Errors
     /// It fits none, or several.
-    pub fn choose(&self, kinds: &[&'static str]) -> Result<usize, String> {
-        let named = self.kind.as_ref();
-        let fits = |kind: &str| named.is_none_or(|named| named.eq_ignore_ascii_case(kind));
-        let mut fitting = kinds.iter().enumerate().filter(|(_, kind)| fits(kind));
+    pub fn choose(&self, kinds: &[&Kind]) -> Result<(usize, Key), String> {
+        let (parts, all) = (self.0.split('/').collect::<Vec<_>>(), 0..kinds.len());
+        let fitting = all.filter_map(|at| Some((at, key(&parts, kinds[at], kinds.len() == 1)?)));
+        let mut fitting = fitting.fuse();
         match (fitting.next(), fitting.next()) {
-            (Some((only, _)), None) => Ok(only),
-            _ => Err(format!(
-                "must be KIND/NAMESPACE/NAME with one of the kinds {}",
-                kinds.join(", ")
-            )),
+            (Some(only), None) => Ok(only),
+            _ => Err(format!("must be {}", forms(kinds))),
         }
+    }
+}
+
+/// Describes the names of objects of these kinds.
+fn forms(kinds: &[&Kind]) -> String {
+    let forms =
+        [("KIND/NAMESPACE/NAME", false), ("KIND/NAME", true)].map(|(form, is_of_cluster)| {
+            let kinds = kinds
+                .iter()
+                .filter(|kind| kind.is_cluster_scoped() == is_of_cluster);
+            let kinds: Vec<_> = kinds.map(|kind| kind.kind).collect();
+            (!kinds.is_empty())
+                .then(|| format!("{form} with one of the kinds {}", kinds.join(", ")))
+        });
+    let forms: Vec<_> = forms.into_iter().flatten().collect();
+    forms.join(", or ")
+}
+
+/// Returns the key if the parts of a name fit this kind.
+fn key(parts: &[&str], kind: &Kind, is_only: bool) -> Option<Key> {
+    let (is_of_cluster, is_this) = (kind.is_cluster_scoped(), |named: &str| {
+        named.eq_ignore_ascii_case(kind.kind)
+    });
+    match *parts {
+        [named, namespace, name] if is_this(named) && !is_of_cluster => {
+            Some(Key::new(namespace, name))
+        }
+        [named, name] if is_this(named) && is_of_cluster => Some(Key::cluster(name)),
+        [namespace, name] if is_only && !is_of_cluster => Some(Key::new(namespace, name)),
+        _ => None,
     }
 }
 
 impl fmt::Display for ObjectName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            Some(kind) => write!(f, "{kind}/{}", self.key),
-            None => self.key.fmt(f),
-        }
+        f.write_str(&self.0)
     }
 }
 
@@ -177,6 +198,7 @@ impl fmt::Display for Record {
 /// The controller's part of the state.
 pub struct ObjectWork {
     pub kind: &'static str,
+    pub key: Key,
     pub cached: Option<CachedObject>,
     pub queue: Option<QueuedObject>,
     pub records: Vec<Record>,
@@ -184,7 +206,7 @@ pub struct ObjectWork {
 
 impl ObjectState {
     /// Combines the controller's part with the state of the replica.
-    pub fn new(key: &Key, work: ObjectWork, replica: State) -> Self {
+    pub fn new(work: ObjectWork, replica: State) -> Self {
         let mut records = work.records;
         records.sort_by_key(Record::rank);
         records.truncate(MOST);
@@ -193,8 +215,8 @@ impl ObjectState {
         let mut state = Self {
             reason: String::new(),
             kind: work.kind.to_owned(),
-            namespace: key.namespace().to_owned(),
-            name: key.name().to_owned(),
+            namespace: work.key.namespace().to_owned(),
+            name: work.key.name().to_owned(),
             identity: replica.identity,
             leads: replica.term.is_some(),
             holder: holder.filter(|holder| !holder.is_empty()),
@@ -271,23 +293,25 @@ pub fn requested(query: &str) -> Result<Option<ObjectName>, String> {
     name.map(Some)
 }
 
-/// Parses `NAMESPACE/NAME` or `KIND/NAMESPACE/NAME`.
+/// Parses `NAMESPACE/NAME`, `KIND/NAMESPACE/NAME` or `KIND/NAME`.
 ///
 /// # Errors
-/// The text is not the name of a namespaced object.
+/// The text has another form.
 pub fn parse(object: &str) -> Result<ObjectName, &'static str> {
-    let parts: Vec<_> = object.split('/').collect();
-    let (kind, [namespace, name]) = match *parts {
-        [namespace, name] => (None, [namespace, name]),
-        [kind, namespace, name] => (Some(kind), [namespace, name]),
-        _ => return Err(FORM),
-    };
-    let is_kind = |kind: &str| is_subdomain(&kind.to_ascii_lowercase(), 63);
-    if kind.is_none_or(is_kind) && is_subdomain(namespace, 63) && is_subdomain(name, 253) {
-        Ok(ObjectName {
-            kind: kind.map(str::to_owned),
-            key: Key::new(namespace, name),
-        })
+    let mut parts: Vec<_> = object.split('/').collect();
+    let name = parts.pop().filter(|name| is_subdomain(name, 253));
+    let mut others = parts.iter().enumerate();
+    // The first part may be a kind, in any case, as for `kubectl`.
+    let is_name = others.all(|(at, part)| {
+        let part = if at == 0 {
+            part.to_ascii_lowercase()
+        } else {
+            (*part).to_owned()
+        };
+        is_subdomain(&part, 63)
+    });
+    if name.is_some() && is_name && matches!(parts.len(), 1 | 2) {
+        Ok(ObjectName(object.to_owned()))
     } else {
         Err(FORM)
     }
@@ -319,38 +343,48 @@ mod tests {
         let records = records.iter().map(|name| Record::new(name, "why"));
         let work = ObjectWork {
             kind: "Widget",
+            key: Key::new("n", "a"),
             cached: None,
             queue,
             records: records.collect(),
         };
-        ObjectState::new(&Key::new("n", "a"), work, replica).reason
+        ObjectState::new(work, replica).reason
     }
 
     /// The kind chooses the controller. A program with a single controller needs none.
     #[test]
     fn a_name_chooses_one_kind() {
-        let two = ["Widget", "WidgetBackup"];
+        const KINDS: [Kind; 3] = [
+            Kind::custom("example.com", "v1", "Widget", "widgets"),
+            Kind::custom("example.com", "v1", "WidgetBackup", "widgetbackups"),
+            Kind::custom("example.com", "v1", "WidgetClass", "widgetclasses").cluster_scoped(),
+        ];
+        let all = KINDS.each_ref();
+        let (two, object, class) = (&all[..2], Key::new("n", "a"), Key::cluster("a"));
         let wanted = "must be KIND/NAMESPACE/NAME with one of the kinds Widget, WidgetBackup";
-        for (object, kinds, chosen) in [
-            ("n/a", &two[..1], Ok(0)),
-            ("widget/n/a", &two[..1], Ok(0)),
-            ("Widget/n/a", &two, Ok(0)),
-            ("widgetbackup/n/a", &two, Ok(1)),
-            ("n/a", &two, Err(wanted)),
-            ("other/n/a", &two, Err(wanted)),
+        let or_class = format!("{wanted}, or KIND/NAME with one of the kinds WidgetClass");
+        let only_class = "must be KIND/NAME with one of the kinds WidgetClass";
+        for (text, kinds, chosen) in [
+            ("n/a", &all[..1], Ok((0, &object))),
+            ("widget/n/a", &all[..1], Ok((0, &object))),
+            ("Widget/n/a", two, Ok((0, &object))),
+            ("widgetbackup/n/a", two, Ok((1, &object))),
+            ("n/a", two, Err(wanted)),
+            ("other/n/a", two, Err(wanted)),
+            ("widgetclass/a", &all, Ok((2, &class))),
+            ("WidgetClass/a", &all[2..], Ok((0, &class))),
+            ("widgetclass/n/a", &all, Err(&*or_class)),
+            ("widget/a", &all, Err(&*or_class)),
+            ("n/a", &all[2..], Err(only_class)),
         ] {
-            let name = parse(object).expect("a name");
-            assert_eq!(
-                (name.to_string(), &*name.key.to_string()),
-                (object.to_owned(), "n/a")
-            );
-            assert_eq!(
-                name.choose(kinds),
-                chosen.map_err(str::to_owned),
-                "{object}"
-            );
+            let name = parse(text).expect("a name");
+            assert_eq!(name.to_string(), text);
+            let expected = chosen
+                .map(|(at, key)| (at, key.clone()))
+                .map_err(str::to_owned);
+            assert_eq!(name.choose(kinds), expected, "{text}");
         }
-        for wrong in ["a", "n/A", "/n/a", "k/n/a/b", "k_/n/a"] {
+        for wrong in ["a", "n/A", "/n/a", "k/n/a/b", "k_/n/a", "k/N/a"] {
             assert_eq!(parse(wrong), Err(FORM));
         }
     }
@@ -449,11 +483,12 @@ mod tests {
         let many = vec![Record::new(DISPUTE, "why"); 1000];
         let work = ObjectWork {
             kind: "Widget",
+            key: Key::new("n", "a"),
             cached: None,
             queue: None,
             records: many,
         };
-        let state = ObjectState::new(&Key::new("n", "a"), work, replica(true, "a_1"));
+        let state = ObjectState::new(work, replica(true, "a_1"));
         assert_eq!(state.records.len(), MOST);
         let timed = Record {
             ends_in_seconds: Some(61.2),

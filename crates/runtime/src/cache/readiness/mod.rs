@@ -69,7 +69,7 @@ pub struct Scopes {
 }
 
 impl Scopes {
-    /// Creates watches and cells in an unknown state, for these namespaces (`None`: all). `refusals` are those of each controller.
+    /// Creates watches and cells in an unknown state, for these namespaces (`None`: all). Each controller has an element of `refusals`.
     /// `grace` is how long a served cell may have a problem.
     pub fn new(
         needs: RequiredAccess,
@@ -93,7 +93,7 @@ impl Scopes {
         })
     }
 
-    /// Returns the handle of the watch of one resource type in one of its scopes.
+    /// Returns the handle of the watch of one resource type in one scope.
     pub fn informer(self: &Arc<Self>, scope: usize, informer: usize) -> Status {
         Status {
             scopes: Arc::clone(self),
@@ -405,7 +405,7 @@ impl Scopes {
     }
 }
 
-/// Handle of the watch of one resource type in one of its scopes. The watch reports its state through it.
+/// Handle of the watch of one resource type in one scope. The watch reports its state through it.
 #[derive(Clone)]
 pub struct Status {
     scopes: Arc<Scopes>,
@@ -414,7 +414,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Returns the position of the scope among those of the resource type.
+    /// Returns the position of the scope within the scopes of the resource type.
     pub fn scope(&self) -> usize {
         self.scope
     }

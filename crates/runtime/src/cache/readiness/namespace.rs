@@ -150,9 +150,9 @@ pub(super) struct Problem {
 
 /// State of all watches and cells.
 pub(super) struct Table {
-    /// The watches of each resource type, in the order of [`RequiredAccess::watched`], and of its [scopes](Kind::scopes).
+    /// By position in [`RequiredAccess::watched`], then by [scope](Kind::scopes) of the resource type.
     pub informers: Vec<Vec<InformerState>>,
-    /// The cells of each controller, in the order of [`RequiredAccess::controllers`], and of the scopes of its reconciled type.
+    /// By position in [`RequiredAccess::controllers`], then by scope of the reconciled type.
     pub cells: Vec<Vec<Cell>>,
 }
 
@@ -203,8 +203,8 @@ impl InformerState {
 impl Cell {
     /// Returns the cell of a controller in the scope `number` of its reconciled type.
     ///
-    /// A cluster-scoped object may have dependents in each namespace. None of them may look missing because its namespace has
-    /// not been listed, so the cell of such objects needs all namespaces.
+    /// A cluster-scoped object may have dependents in each namespace. In a namespace without a complete list they would look
+    /// missing. So the cell of cluster-scoped objects needs all namespaces.
     fn new(
         needs: &RequiredAccess,
         access: &ControllerAccess,
@@ -241,7 +241,7 @@ impl Cell {
         }
     }
 
-    /// Whether `key` is that of a reconciled object of this cell.
+    /// Whether the cell contains the reconciled object `key`.
     pub fn covers(&self, key: &Key) -> bool {
         let namespace = self.namespace.as_deref();
         namespace.is_none_or(|namespace| namespace == key.namespace())

@@ -192,8 +192,8 @@ const CLASSES: usize = 0;
 const MAPS: usize = 1;
 const PARENTS: usize = 2;
 
-/// Returns the state of two namespaces, with two controllers: of cluster-scoped Classes, which own Maps, and of Parents, which
-/// read Classes.
+/// Returns the state of two namespaces. One controller reconciles cluster-scoped Classes, which own Maps. The other one
+/// reconciles Parents, which read Classes.
 fn with_classes() -> Arc<Scopes> {
     const CLASS: Kind = Kind::custom("example.com", "v1", "Class", "classes").cluster_scoped();
     let maps = Kind::custom("", "v1", "ConfigMap", "configmaps");

@@ -68,11 +68,11 @@ pub fn api<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject>
     Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
 }
 
-/// Returns an API for the objects of `kind` in one namespace or in all.
+/// Returns an API for the objects of `kind` in one namespace or in all. A cluster-scoped one has no namespace.
 pub fn api_of(client: &Client, kind: &Kind, namespace: Option<&str>) -> Api<DynamicObject> {
     let gvk = GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
     let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
-    match namespace {
+    match namespace.filter(|_| !kind.is_cluster_scoped()) {
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     }
@@ -119,7 +119,8 @@ pub async fn namespaces(doctor: &Doctor) -> Result<&[Namespace], Verdict> {
     read.await.as_deref().map_err(Clone::clone)
 }
 
-/// Returns a summary of the primary objects for each namespace, up to the limit of a list.
+/// Returns a summary of the primary objects for each namespace, up to the limit of a list. Cluster-scoped objects have an
+/// empty namespace.
 ///
 /// # Errors
 /// The list failed or is forbidden.
@@ -135,7 +136,9 @@ pub async fn primaries(doctor: &Doctor) -> Result<&BTreeMap<String, Primaries>, 
         // Each namespace takes a request, so more than ten are listed together.
         let configured = &doctor.config.namespaces;
         let namespaces: Vec<_> = match configured.len() {
-            1..=10 => configured.iter().map(|it| Some(&**it)).collect(),
+            1..=10 if !kind.is_cluster_scoped() => {
+                configured.iter().map(|it| Some(&**it)).collect()
+            }
             _ => vec![None],
         };
         for namespace in namespaces {
@@ -148,7 +151,9 @@ pub async fn primaries(doctor: &Doctor) -> Result<&BTreeMap<String, Primaries>, 
             }
         }
         let served = configured.iter().collect::<BTreeSet<_>>();
-        found.retain(|namespace, _| served.is_empty() || served.contains(namespace));
+        found.retain(|namespace, _| {
+            served.is_empty() || namespace.is_empty() || served.contains(namespace)
+        });
         Ok(found)
     });
     read.await.as_ref().map_err(Clone::clone)

@@ -16,7 +16,7 @@ use super::{
     verdict::{Verdict, error, failed, is_forbidden, ok, skipped, warning},
     webhooks,
 };
-use crate::api::failure::brief;
+use crate::api::{failure::brief, key::Key};
 
 const APPLY: &str = "kubectl apply -f deploy/crd.yaml";
 
@@ -72,8 +72,9 @@ async fn missing(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
         }
         let take = |object: DynamicObject| {
             if object.owner_references().iter().any(is_owner) {
-                let [namespace, name] = [object.namespace().unwrap_or_default(), object.name_any()];
-                left.push(format!("{}/{namespace}/{name}", permission.kind.plural));
+                let namespace = object.namespace().unwrap_or_default();
+                let key = Key::new(&namespace, &object.name_any());
+                left.push(format!("{}/{key}", permission.kind.plural));
             }
         };
         let api = api_of(&doctor.client, &permission.kind, None);

@@ -98,9 +98,12 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
             _ => (format!("{place} (Lease {lease})"), other),
         });
     let others: BTreeMap<_, _> = named.collect();
+    let mut primaries = doctor.needs.controllers.iter().map(|it| it.primary);
+    let shared = primaries.find(|kind| kind.is_cluster_scoped());
+    let shared = shared.map(|kind| kind.plural);
     let mut verdicts: Vec<Verdict> = others
         .iter()
-        .filter_map(|(place, other)| overlaps(place, other, &doctor.config.namespaces))
+        .filter_map(|(place, other)| overlaps(place, other, &doctor.config.namespaces, shared))
         .collect();
     // An installation for certain namespaces may have RoleBindings instead.
     let needs_it = is_installed && doctor.config.namespaces.is_empty();
@@ -319,8 +322,14 @@ fn held(lease: &LeaseSpec, now: Timestamp) -> Option<String> {
     (now.duration_since(renewed) <= duration).then(|| brief(holder))
 }
 
-/// Returns an error if the installation in the namespace `place` reconciles objects of this one, and a warning if it may.
-fn overlaps(place: &str, other: &Other, ours: &[String]) -> Option<Verdict> {
+/// Returns an error if the installation in the namespace `place` reconciles objects of this one, and a warning if it may. Each
+/// installation reconciles the objects of the cluster-scoped type `shared`.
+fn overlaps(place: &str, other: &Other, ours: &[String], shared: Option<&str>) -> Option<Verdict> {
+    if let Some(plural) = shared {
+        return Some(error(format!(
+            "the installation in {place} also serves the cluster-scoped {plural}, and both write the same objects: remove one"
+        )));
+    }
     let theirs = match &other.namespaces {
         Ok(theirs) => theirs,
         Err(why) => {
@@ -545,7 +554,7 @@ mod tests {
                 holder: Some("h".to_owned()),
                 namespaces: theirs.map(list).map_err(str::to_owned),
             };
-            let verdict = overlaps("p", &other, &list(ours));
+            let verdict = overlaps("p", &other, &list(ours), None);
             let found = verdict.map(|(grade, text)| format!("{} {text}", grade.word()));
             let found = found.unwrap_or_default();
             assert!(found.starts_with(expected), "{found}");

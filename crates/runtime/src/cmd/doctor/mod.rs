@@ -33,7 +33,7 @@ use self::{
     verdict::{Grade, LIMIT, Verdict, error, ok, skipped, warning},
 };
 use crate::{
-    api::{failure::is_hidden, key::Key},
+    api::{failure::is_hidden, key::Key, kind::Kind},
     cache::readiness::namespace::NamespaceName,
     client::{cluster::Cluster, context::ClientContext, fence::FenceLayer},
     cmd::run,
@@ -104,21 +104,24 @@ pub async fn examine(
         host: host.clone(),
         client: client.clone(),
     };
-    let mut is_watched = true;
-    if let Some(object) = object {
-        let only = vec![object.key.namespace().to_owned()];
-        let watched = std::mem::replace(&mut config.namespaces, only);
-        is_watched = watched.is_empty() || watched.contains(&config.namespaces[0]);
-    }
     let namespaces = scopes(&config.namespaces);
     let mut builder = Builder::new(Arc::new(shared), namespaces.clone(), &metrics);
     build(&mut builder);
     let mut needs = builder.needs();
+    let (mut key, mut is_watched) = (None, true);
     if let Some(object) = object {
-        let kinds = needs.controllers.iter().map(|it| it.primary.kind);
+        let kinds = needs.controllers.iter().map(|it| it.primary);
         match object.choose(&kinds.collect::<Vec<_>>()) {
-            // The checks are about the first one.
-            Ok(chosen) => needs.controllers.swap(0, chosen),
+            Ok((chosen, named)) => {
+                // The checks are about the first one.
+                needs.controllers.swap(0, chosen);
+                if let Some(namespace) = named.namespace_if_any() {
+                    let only = vec![namespace.to_owned()];
+                    let watched = std::mem::replace(&mut config.namespaces, only);
+                    is_watched = watched.is_empty() || watched.contains(&config.namespaces[0]);
+                }
+                key = Some(named);
+            }
             Err(wanted) => {
                 let line = ("object".to_owned(), error(format!("{object}: {wanted}")));
                 return Ok(Report(vec![line]));
@@ -126,13 +129,9 @@ pub async fn examine(
         }
     }
     let kinds = &needs.watched;
-    let watches = match descriptors::shortage(host.descriptors, &namespaces, kinds) {
-        Some(shortage) => warning(shortage),
-        None => {
-            let watches = descriptors::wanted(namespaces.len(), kinds);
-            ok(format!("enough for {watches} watches"))
-        }
-    };
+    let shortage = descriptors::shortage(host.descriptors, &namespaces, kinds);
+    let wanted = descriptors::wanted(namespaces.len(), kinds);
+    let watches = shortage.map_or_else(|| ok(format!("enough for {wanted} watches")), warning);
     let doctor = Doctor {
         app,
         host: host.clone(),
@@ -148,9 +147,9 @@ pub async fn examine(
     let answer = timeout(LIMIT, server::ask(&doctor)).await;
     let answer =
         answer.unwrap_or_else(|_| Err(format!("no answer in {LIMIT:?}; {}", server::REACHABLE)));
-    let mut checks = match object {
-        Some(object) => doctor.checks_of(&object.key, is_watched),
-        None => doctor.checks(&crds, &namespaces),
+    let mut checks = match &key {
+        Some(key) => doctor.checks_of(key, is_watched),
+        None => doctor.checks(&crds),
     };
     if answer.is_err() {
         for (_, check) in &mut checks {
@@ -189,24 +188,13 @@ async fn bounded((name, check): Check<'_>) -> (String, Verdict) {
 
 impl Doctor {
     /// The checks that need a working API server.
-    fn checks<'a>(
-        &'a self,
-        crds: &'a [CustomResourceDefinition],
-        namespaces: &'a [Option<String>],
-    ) -> Vec<Check<'a>> {
+    fn checks<'a>(&'a self, crds: &'a [CustomResourceDefinition]) -> Vec<Check<'a>> {
         let mut checks: Vec<Check<'a>> = Vec::new();
         for crd in crds {
             let check = crd::examine(self, crd).boxed_local();
             checks.push((format!("CRD {}", crd.name_any()), check));
         }
-        for namespace in namespaces {
-            let namespace = namespace.as_deref();
-            let check = rights::of_scope(self, namespace).boxed_local();
-            checks.push((
-                format!("permissions in {}", NamespaceName(namespace)),
-                check,
-            ));
-        }
+        checks.extend(self.permissions());
         let others: [Check<'a>; 9] = [
             (
                 "permissions for the Lease".into(),
@@ -235,7 +223,10 @@ impl Doctor {
                 installations::examine(self).boxed_local(),
             ),
             (
-                format!("namespaces with {}", self.needs.primary().plural),
+                match self.needs.primary() {
+                    kind if kind.is_cluster_scoped() => kind.plural.to_owned(),
+                    kind => format!("namespaces with {}", kind.plural),
+                },
                 namespaces::examine(self).boxed_local(),
             ),
         ];
@@ -243,22 +234,41 @@ impl Doctor {
         checks
     }
 
-    /// Returns the checks of one object. The setting `namespaces` of this `Doctor` contains only its namespace.
+    /// The checks of the permissions in each configured namespace, and of the permissions for cluster-scoped types.
+    fn permissions(&self) -> Vec<Check<'_>> {
+        let mut namespaces = scopes(&self.config.namespaces);
+        let is_limited = !self.config.namespaces.is_empty();
+        if is_limited && self.needs.watched.iter().any(Kind::is_cluster_scoped) {
+            namespaces.push(Some(String::new()));
+        }
+        let checks = namespaces.into_iter().map(|namespace| {
+            let place = NamespaceName(namespace.as_deref()).to_string();
+            let check = async move { rights::of_scope(self, namespace.as_deref()).await };
+            (format!("permissions in {place}"), check.boxed_local())
+        });
+        checks.collect()
+    }
+
+    /// Returns the checks of one object. For a namespaced one, the setting `namespaces` of this `Doctor` contains only its
+    /// namespace.
     fn checks_of<'a>(&'a self, object: &'a Key, is_watched: bool) -> Vec<Check<'a>> {
-        let namespace = object.namespace();
-        vec![
-            (
-                format!("{} {object}", self.needs.primary().kind),
-                object::examine(self, object).boxed_local(),
-            ),
-            (
+        let mut checks: Vec<Check<'a>> = vec![(
+            format!("{} {object}", self.needs.primary().kind),
+            object::examine(self, object).boxed_local(),
+        )];
+        let namespace = object.namespace_if_any();
+        if let Some(namespace) = namespace {
+            checks.push((
                 format!("namespace {namespace}"),
                 object::namespace(&self.client, namespace, is_watched).boxed_local(),
-            ),
-            (
-                "permissions there".into(),
-                rights::of_scope(self, Some(namespace)).boxed_local(),
-            ),
+            ));
+        }
+        let mut permissions = self.permissions();
+        if namespace.is_some() {
+            permissions[0].0 = "permissions there".into();
+        }
+        checks.extend(permissions);
+        let others: [Check<'a>; 4] = [
             ("Lease".into(), lease::examine(self).boxed_local()),
             (
                 "webhooks on writes".into(),
@@ -269,10 +279,15 @@ impl Doctor {
                 webhooks::policies(self).boxed_local(),
             ),
             (
-                format!("{} there", self.needs.primary().plural),
+                match namespace {
+                    Some(_) => format!("{} there", self.needs.primary().plural),
+                    None => self.needs.primary().plural.to_owned(),
+                },
                 namespaces::examine(self).boxed_local(),
             ),
-        ]
+        ];
+        checks.extend(others);
+        checks
     }
 
     /// Returns the namespace and the name of the Lease, or the skipped verdict without an election.

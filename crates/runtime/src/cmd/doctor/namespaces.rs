@@ -15,7 +15,7 @@ use super::{
     verdict::{Verdict, ok, warning, worst},
 };
 use crate::{
-    api::kind::Kind,
+    api::{key::Key, kind::Kind},
     config::app::{App, PodSecurity},
 };
 
@@ -42,7 +42,8 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Verdict> {
         found.extend(level.and_then(|it| refused(doctor.app, plural, name, objects, it)));
         found.extend(failing(plural, name, objects));
     }
-    if !primaries.is_empty() {
+    let kind = doctor.needs.primary();
+    if !primaries.is_empty() && !kind.is_cluster_scoped() {
         let places: Vec<_> = primaries.keys().map(|it| &**it).collect();
         let written = doctor
             .needs
@@ -62,7 +63,11 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Verdict> {
     found.extend(own_pods(doctor, namespaces).await);
     let count: usize = primaries.values().map(|it| it.count).sum();
     Ok(worst(found, || {
-        ok(format!("{count} in {}", primaries.len()))
+        ok(if kind.is_cluster_scoped() {
+            count.to_string()
+        } else {
+            format!("{count} in {}", primaries.len())
+        })
     }))
 }
 
@@ -92,12 +97,17 @@ fn refused(
 fn failing(plural: &str, namespace: &str, objects: &Primaries) -> Vec<Verdict> {
     let failure = objects.replica_failure.iter().map(|(name, message)| {
         warning(format!(
-            "pods of {namespace}/{name} are rejected: {message}"
+            "pods of {} are rejected: {message}",
+            Key::new(namespace, name)
         ))
     });
+    let place = match namespace {
+        "" => String::new(),
+        namespace => format!(" in {namespace}"),
+    };
     let finalizers = objects.finalizers.iter().map(|(finalizer, count)| {
         warning(format!(
-            "{count} {plural} in {namespace} were deleted and wait for the finalizer {finalizer}: check that the controller \
+            "{count} {plural}{place} were deleted and wait for the finalizer {finalizer}: check that the controller \
              that removes it runs"
         ))
     });

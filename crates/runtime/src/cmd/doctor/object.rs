@@ -26,7 +26,7 @@ use crate::{
 /// Checks whether the object exists, is terminating, has a current status, and is ready.
 pub(super) async fn examine(doctor: &Doctor, object: &Key) -> Verdict {
     let kind = doctor.needs.primary();
-    let api = api_of(&doctor.client, kind, Some(object.namespace()));
+    let api = api_of(&doctor.client, kind, object.namespace_if_any());
     match api.get_opt(object.name()).await {
         Ok(Some(found)) => judge(&found, doctor.host.now()),
         Ok(None) => error("it does not exist"),

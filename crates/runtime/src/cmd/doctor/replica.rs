@@ -13,7 +13,7 @@ use super::{
     verdict::{LIMIT, Verdict, ok, skipped, warning, why},
 };
 use crate::{
-    api::failure::brief,
+    api::{failure::brief, key::Key},
     cache::readiness::namespace::NamespaceName,
     client::cluster::is_pods_own,
     config::tls,
@@ -261,9 +261,8 @@ fn queue(queue: Option<&Queue>) -> Verdict {
     let longest = queue.in_work.objects.first();
     let longest = longest.map(|object| {
         format!(
-            " ({}/{} for {})",
-            brief(&object.namespace),
-            brief(&object.name),
+            " ({} for {})",
+            Key::new(&brief(&object.namespace), &brief(&object.name)),
             span(object.seconds)
         )
     });
@@ -287,9 +286,8 @@ fn failure(object: &Failing) -> Verdict {
         |time| format!("retried in {}", span(time)),
     );
     warning(format!(
-        "{}/{}: {}, {} in a row, {next}: {}",
-        brief(&object.namespace),
-        brief(&object.name),
+        "{}: {}, {} in a row, {next}: {}",
+        Key::new(&brief(&object.namespace), &brief(&object.name)),
         brief(&object.reason),
         object.attempts,
         brief(&object.error)

@@ -79,9 +79,13 @@ fn judge(missing: Result<Vec<String>, Verdict>, place: &str, mend: &str) -> Verd
     }
 }
 
-/// Checks the permissions for the resource types in a namespace or in all of them.
+/// Checks the permissions for the resource types in a namespace or in all of them. An empty namespace: permissions for
+/// cluster-scoped types, which need a `ClusterRoleBinding`.
 pub async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
     let needs = &doctor.needs;
+    let is_of_cluster = namespace == Some("");
+    let is_here =
+        |right: &Permission| namespace.is_none() || right.kind.is_cluster_scoped() == is_of_cluster;
     let watched = needs.watched.iter();
     let watched = watched.flat_map(|kind| to(&["list", "watch"], *kind));
     let permissions = watched
@@ -91,9 +95,17 @@ pub async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
                 .into_iter()
                 .chain(needs.unreviewed.iter().copied()),
         )
-        .chain(to_events());
+        .chain(to_events())
+        .filter(is_here);
     let missing = missing(doctor, namespace, permissions.map(|it| (it, None))).await;
     let mend = "apply the ClusterRole in deploy/base and its binding";
+    let mut primaries = needs.controllers.iter().map(|it| it.primary);
+    if is_of_cluster && missing == Ok(Vec::new()) && primaries.any(Kind::is_cluster_scoped) {
+        // The events about cluster-scoped objects are written there.
+        let place = Some("default");
+        let missing = self::missing(doctor, place, to_events().map(|it| (it, None))).await;
+        return judge(missing, &NamespaceName(place).to_string(), mend);
+    }
     judge(missing, &NamespaceName(namespace).to_string(), mend)
 }
 

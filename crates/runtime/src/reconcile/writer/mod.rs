@@ -187,8 +187,8 @@ impl<V: Cached> Writer<V> {
     /// yet in the store is left unchanged. Only if the reconciled object controls it, and it has lost a label of the
     /// [selector](crate::Select::labels), the label is put back.
     ///
-    /// An object of a namespaced type must be in a watched namespace, and in that of the reconciled object, unless the latter is
-    /// cluster-scoped. An object elsewhere could not be owned, and its changes would trigger no reconcile.
+    /// The namespace must be watched, and it must be the namespace of the reconciled object, unless the latter is cluster-scoped.
+    /// An object elsewhere could not be owned, and its changes would trigger no reconcile.
     ///
     /// # Errors
     /// See [`ApiError`].
@@ -476,8 +476,8 @@ impl<V: Cached> Writer<V> {
         })
     }
 
-    /// Fails if the reconciled object cannot own an object here, by the rules of the garbage collector ([Owners and dependents]):
-    /// it would delete the dependents of a namespaced owner in another namespace.
+    /// Fails if the reconciled object cannot own an object here. The garbage collector deletes a dependent that is not in the
+    /// namespace of its namespaced owner: see [Owners and dependents].
     ///
     /// [Owners and dependents]: https://kubernetes.io/docs/concepts/overview/working-with-objects/owners-dependents/
     fn check_place<P: Primary>(&self, cx: &Context<'_, P>, key: &Key) -> Result<(), ApiError> {

@@ -81,7 +81,7 @@ impl Backlog {
     pub fn push_if_blocked(&self, queued: Queued) -> Option<Queued> {
         let mut state = self.state.lock();
         let full = state.count >= CAPACITY;
-        let Some(namespace) = state.namespaces.get_mut(queued.key.namespace()) else {
+        let Some(namespace) = state.namespaces.get_mut(queued.namespace()) else {
             return Some(queued);
         };
         if full || namespace.events.len() >= NAMESPACE_CAPACITY {
@@ -114,7 +114,7 @@ impl Backlog {
             took: took * PATIENCE,
             events: VecDeque::new(),
         };
-        let name = queued.key.namespace().into();
+        let name = queued.namespace().into();
         let others = state.namespaces.entry(name);
         let namespace = others
             // First attempts ran in parallel.

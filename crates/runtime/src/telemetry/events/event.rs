@@ -108,6 +108,12 @@ pub(super) struct Queued {
 }
 
 impl Queued {
+    /// Returns the namespace of the object, or `default` for a cluster-scoped object. The API server accepts an event about a
+    /// cluster-scoped object there and in `kube-system` only. client-go's recorder uses `default` as well (`makeEvent`).
+    pub(super) fn namespace(&self) -> &str {
+        self.key.namespace_if_any().unwrap_or("default")
+    }
+
     /// Returns an annotation that names the trace.
     pub(super) fn annotations(&self, app: &App) -> Option<BTreeMap<String, String>> {
         let trace = trace::annotation(self.trace.as_ref()?);

@@ -223,7 +223,7 @@ impl Writer {
 
     /// Creates an event, or updates its series if it was written recently.
     pub(super) async fn publish(&self, queued: &Queued) -> kube::Result<()> {
-        let events = Api::namespaced(self.client.clone(), queued.key.namespace());
+        let events = Api::namespaced(self.client.clone(), queued.namespace());
         let event = &queued.event;
         let series = (self.hasher).hash_one((&queued.uid, event.reason, &event.note));
         let before = self.memory.lock().written.get(&series).cloned();
@@ -285,7 +285,7 @@ impl Writer {
             regarding: Some(ObjectReference {
                 api_version: Some(queued.kind.api_version()),
                 kind: Some(queued.kind.kind.to_owned()),
-                namespace: Some(queued.key.namespace().to_owned()),
+                namespace: queued.key.namespace_if_any().map(str::to_owned),
                 name: Some(queued.key.name().to_owned()),
                 uid: Some(queued.uid.to_string()),
                 ..ObjectReference::default()

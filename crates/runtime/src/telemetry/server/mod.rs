@@ -423,7 +423,7 @@ impl Show {
         match requested(query) {
             Ok(None) => json(&(self.replica)()),
             Ok(Some(name)) => match (self.object)(&name) {
-                Ok(work) => json(&ObjectState::new(&name.key, work, (self.replica)())),
+                Ok(work) => json(&ObjectState::new(work, (self.replica)())),
                 Err(unknown) => text(StatusCode::NOT_FOUND, format!("{unknown}\n")),
             },
             Err(malformed) => text(StatusCode::BAD_REQUEST, format!("{malformed}\n")),

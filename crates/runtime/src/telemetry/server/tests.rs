@@ -13,6 +13,7 @@ use tower::{BoxError, service_fn};
 
 use super::*;
 use crate::{
+    api::kind::Kind,
     cmd::doctor::replica::ask,
     config::{app::tests::APP, environment::Host, settings::Config},
     telemetry::state::{self, PATH},
@@ -104,12 +105,15 @@ fn state() -> State {
     }
 }
 
-fn object(ObjectName { key, .. }: &ObjectName) -> Result<ObjectWork, String> {
+fn object(name: &ObjectName) -> Result<ObjectWork, String> {
+    let widget = Kind::custom("example.com", "v1", "Widget", "widgets");
+    let (_, key) = name.choose(&[&widget])?;
     if key.name() != "a" {
         return Err(format!("no Widget {key} in the cache"));
     }
     Ok(ObjectWork {
         kind: "Widget",
+        key,
         cached: None,
         queue: None,
         records: Vec::new(),
