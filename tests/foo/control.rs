@@ -35,7 +35,7 @@ async fn status(client: &Client, namespace: &str) -> FooStatus {
     foos.get("web").await.unwrap().status.unwrap_or_default()
 }
 
-/// Nobody changes the Deployment of a paused Foo back. The end of the pause does.
+/// The controller does not correct the Deployment of a paused Foo. The end of the pause does.
 #[tokio::test]
 async fn a_paused_foo_is_not_reconciled() {
     let cluster = audited().await;

@@ -231,7 +231,10 @@ pub use api::{
     reported::{Reported, Status, condition},
     select::Select,
 };
-pub use cache::store::{Snapshot, Store};
+pub use cache::{
+    index::Index,
+    store::{Snapshot, Store},
+};
 pub use client::transport;
 pub use cmd::{
     cli::{command, main},
@@ -243,6 +246,7 @@ pub use controller::Controllers;
 pub use controller::{
     TaskExited,
     builder::{Builder, ControllerBuilder},
+    trigger::Trigger,
 };
 pub use reconcile::{
     context::{Context, Step, View},

@@ -1,4 +1,4 @@
-//! The annotations by which a user pauses an object or requests a reconcile: `<group>/paused` and
+//! The annotations of a user that pause an object or request a reconcile: `<group>/paused` and
 //! `<group>/reconcile-requested-at`, with the API group of the program.
 
 use std::collections::BTreeMap;

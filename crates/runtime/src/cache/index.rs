@@ -1,14 +1,19 @@
-//! Reverse index of one relation between objects, such as the references of the objects of a store.
+//! Reverse indexes of the objects of a store: by a relation, such as their references, and by names that the program computes.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
 
-use crate::api::{key::Key, kind::Kind, reference::Reference};
+use tracing::warn;
+
+use crate::api::{key::Key, kind::Kind, object::Cached, panic::catch, reference::Reference};
 
 /// The objects of a store that are related to another object, which need not exist.
 #[derive(Default)]
-pub(super) struct Index(Vec<(&'static Kind, HashMap<Key, Keys>)>);
+pub(super) struct Relation(Vec<(&'static Kind, HashMap<Key, Keys>)>);
 
-impl Index {
+impl Relation {
     /// Returns the objects that are related to this object.
     pub fn of(&self, kind: &Kind, to: &Key) -> impl Iterator<Item = &Key> {
         let of_kind = self.0.iter().find(|(it, _)| it.is_same(kind));
@@ -53,9 +58,89 @@ impl Index {
     }
 }
 
-/// Objects that are related to one object: usually one, sometimes all.
+/// The objects of a resource type by names that the program computes. [`Builder::index`](crate::Builder::index) returns it. A call
+/// scans no objects.
+#[derive(Clone)]
+pub struct Index {
+    pub(super) store: Arc<dyn Named>,
+    pub(super) number: usize,
+}
+
+impl Index {
+    /// Returns the number of objects with this name.
+    #[must_use]
+    pub fn count(&self, name: &str) -> usize {
+        self.store.count(self.number, name)
+    }
+
+    /// Returns the objects with this name, in the order of their keys.
+    #[must_use]
+    pub fn keys(&self, name: &str) -> Vec<Key> {
+        self.store.keys(self.number, name)
+    }
+}
+
+/// A store of any resource type, with its indexes by name.
+pub(super) trait Named: Send + Sync {
+    fn count(&self, index: usize, name: &str) -> usize;
+    fn keys(&self, index: usize, name: &str) -> Vec<Key>;
+}
+
+type NamesOf<V> = Box<dyn Fn(&V) -> Vec<String> + Send + Sync>;
+
+/// The objects of a store by name.
+pub(super) struct Names<V> {
+    of: NamesOf<V>,
+    all: HashMap<String, Keys>,
+}
+
+impl<V: Cached> Names<V> {
+    pub fn new(of: impl Fn(&V) -> Vec<String> + Send + Sync + 'static) -> Self {
+        Self {
+            of: Box::new(of),
+            all: HashMap::new(),
+        }
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Keys> {
+        self.all.get(name)
+    }
+
+    pub fn add(&mut self, key: &Key, view: &V) {
+        match catch(&V::KIND, "Builder::index", || (self.of)(view)) {
+            Ok(names) => {
+                for name in names {
+                    self.all.entry(name).or_default().add(key);
+                }
+            }
+            Err(panicked) => warn!(object = %key, "{panicked}; it has no name in the index"),
+        }
+    }
+
+    /// Removes all names of an object. They are searched if the function panics now.
+    pub fn remove(&mut self, key: &Key, view: &V) {
+        match catch(&V::KIND, "Builder::index", || (self.of)(view)) {
+            Ok(names) => {
+                for name in names {
+                    if let Some(keys) = self.all.get_mut(&name) {
+                        keys.remove(key);
+                        if keys.is_empty() {
+                            self.all.remove(&name);
+                        }
+                    }
+                }
+            }
+            Err(_) => self.all.retain(|_, keys| {
+                keys.remove(key);
+                !keys.is_empty()
+            }),
+        }
+    }
+}
+
+/// Objects that are related to one object, or have one name: usually one, sometimes all.
 #[derive(Default)]
-enum Keys {
+pub(super) enum Keys {
     #[default]
     None,
     One(Key),
@@ -63,7 +148,15 @@ enum Keys {
 }
 
 impl Keys {
-    fn iter(&self) -> impl Iterator<Item = &Key> {
+    pub fn len(&self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::One(_) => 1,
+            Self::Many(keys) => keys.len(),
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Key> {
         let (one, many) = match self {
             Self::None => (None, None),
             Self::One(key) => (Some(key), None),
@@ -91,5 +184,62 @@ impl Keys {
             Self::Many(keys) => _ = keys.remove(key),
             Self::None | Self::One(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cache::store::{Owners, Store},
+        testing::fixtures::{Parent, object},
+    };
+
+    /// Parents by their Child. If the function panics, the object has no name.
+    #[test]
+    fn objects_are_found_by_name() {
+        let store = Arc::new(Store::<Parent>::new(&[None], Owners::default()));
+        let index = store.index(|parent: &Parent| {
+            let name = parent.child.clone();
+            assert!(name.as_deref() != Some("odd"), "on purpose");
+            name.into_iter().collect()
+        });
+        let mut version = 0;
+        let mut put = |name: &str, child: &str| {
+            version += 1;
+            store.apply(
+                0,
+                object(&format!(
+                    "
+                    metadata: {{name: {name}, namespace: n, uid: u, resourceVersion: '{version}'}}
+                    spec: {{child: {child}}}"
+                )),
+            );
+        };
+        let keys = |name: &str| {
+            let keys = index.keys(name);
+            assert_eq!(keys.len(), index.count(name));
+            keys.iter()
+                .map(|key| key.name().to_owned())
+                .collect::<Vec<_>>()
+        };
+        put("b", "web");
+        put("a", "web");
+        put("c", "odd");
+        assert_eq!(keys("web"), ["a", "b"]);
+        assert_eq!(keys("odd"), [""; 0]);
+        put("a", "db");
+        assert_eq!(
+            (keys("web"), keys("db")),
+            (vec!["b".into()], vec!["a".into()])
+        );
+        put("b", "odd");
+        put("c", "web");
+        assert_eq!(keys("web"), ["c"]);
+        store.delete(0, &Key::new("n", "c"), 100);
+        store.delete(0, &Key::new("n", "b"), 101);
+        assert_eq!((keys("web"), keys("odd")), (vec![], vec![]));
+        store.delete(0, &Key::new("n", "a"), 102);
+        assert_eq!(keys("db"), [""; 0]);
     }
 }

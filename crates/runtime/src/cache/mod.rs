@@ -1,7 +1,7 @@
 //! Local copies of the watched objects, and the readiness of each namespace.
 
 pub(crate) mod contents;
-mod index;
+pub mod index;
 mod outage;
 pub(crate) mod readiness;
 pub mod store;

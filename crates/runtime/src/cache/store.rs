@@ -16,12 +16,12 @@ use std::{
 
 use parking_lot::RwLock;
 
-use super::index::Index;
+use super::index::{Index, Keys, Named, Names, Relation};
 use crate::api::{
     control::{Annotation, Control},
     key::Key,
     kind::Kind,
-    object::{Cached, Object, kind_of},
+    object::{Cached, Object, Primary, kind_of},
     panic::catch,
     reference::{Owner, OwnerReference, Reference, References},
 };
@@ -88,9 +88,11 @@ impl Owners {
 struct State<V> {
     objects: HashMap<Key, Entry<V>>,
     /// The objects by their references.
-    referrers: Index,
+    referrers: Relation,
     /// The objects by their controlling owner.
-    controlled: Index,
+    controlled: Relation,
+    /// The objects by the names of each [`Index`].
+    names: Vec<Names<V>>,
     /// A single scope for all objects, or one for each configured namespace. Each has its own watch.
     scopes: Vec<Scope>,
     /// See [`Store::changes`].
@@ -157,7 +159,7 @@ pub struct Snapshot<V> {
     /// The controlling owner, if its resource type is reconciled. A [`Writer`](crate::Writer) changes or deletes an object only
     /// if the reconciled object is this owner.
     pub owner: Option<Arc<Owner>>,
-    /// Annotations by which a user controls its reconciles, if its resource type is reconciled.
+    /// Annotations of a user that control its reconciles, if its resource type is reconciled.
     pub(crate) control: Option<Arc<Control>>,
     /// The object.
     pub view: Arc<V>,
@@ -171,14 +173,16 @@ impl<V> Snapshot<V> {
         owner.is_some_and(|owner| *owner.uid == *object.uid())
     }
 
-    /// Returns whether the annotation `<group>/paused` is `true`.
-    pub(crate) fn is_paused(&self) -> bool {
-        self.control.as_ref().is_some_and(|it| it.is_paused)
-    }
-
     /// Returns the annotation `<group>/reconcile-requested-at`.
     pub(crate) fn requested_at(&self) -> Option<&str> {
         self.control.as_ref()?.requested_at.as_deref()
+    }
+}
+
+impl<P: Primary> Snapshot<P> {
+    /// Returns whether a user has paused the object. Its deletion is not paused, or a namespace with it would never terminate.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.control.as_ref().is_some_and(|it| it.is_paused) && !self.view.is_deleting()
     }
 }
 
@@ -236,8 +240,9 @@ impl<V: Cached> Store<V> {
         let scopes = V::KIND.scopes(scopes).into_iter().map(scope).collect();
         let state = State {
             objects: HashMap::new(),
-            referrers: Index::default(),
-            controlled: Index::default(),
+            referrers: Relation::default(),
+            controlled: Relation::default(),
+            names: Vec::new(),
             scopes,
             changes: 0,
         };
@@ -245,6 +250,19 @@ impl<V: Cached> Store<V> {
             state: RwLock::new(state),
             owners,
             others: OnceLock::new(),
+        }
+    }
+
+    /// Adds an index by the names that `of` returns. The store must be empty.
+    pub(crate) fn index(
+        self: &Arc<Self>,
+        of: impl Fn(&V) -> Vec<String> + Send + Sync + 'static,
+    ) -> Index {
+        let mut state = self.state.write();
+        state.names.push(Names::new(of));
+        Index {
+            store: Arc::clone(self) as _,
+            number: state.names.len() - 1,
         }
     }
 
@@ -623,6 +641,19 @@ impl<V: Cached> Store<V> {
     }
 }
 
+impl<V: Cached> Named for Store<V> {
+    fn count(&self, index: usize, name: &str) -> usize {
+        let state = self.state.read();
+        state.names[index].get(name).map_or(0, Keys::len)
+    }
+
+    fn keys(&self, index: usize, name: &str) -> Vec<Key> {
+        let state = self.state.read();
+        let keys = state.names[index].get(name).into_iter();
+        keys.flat_map(Keys::iter).cloned().collect()
+    }
+}
+
 impl<V: Cached> State<V> {
     fn scope_of(&self, key: &Key) -> Option<&Scope> {
         self.scopes.iter().find(|scope| scope.covers(key))
@@ -678,6 +709,9 @@ impl<V: Cached> State<V> {
                 view: Arc::clone(&new.view),
             };
             self.link(&key, References::of(&key, &*new), new.owner.as_deref());
+            for names in &mut self.names {
+                names.add(&key, &new.view);
+            }
             self.count(&key, |objects| objects + 1);
             self.objects.insert(key, entry);
             self.changes += 1;
@@ -721,6 +755,12 @@ impl<V: Cached> State<V> {
             entry.control.clone_from(&new.control);
             entry.view = Arc::clone(&new.view);
         }
+        if !is_same {
+            for names in &mut self.names {
+                names.remove(&key, &old.view);
+                names.add(&key, &new.view);
+            }
+        }
         if let Some((before, (references, owner))) = links.filter(|(before, now)| before != now) {
             self.unlink(&key, Some(before.0), before.1.as_deref());
             self.link(&key, references, owner.as_deref());
@@ -736,6 +776,9 @@ impl<V: Cached> State<V> {
         let references = || References::of(&key, &*old);
         let references = catch(&V::KIND, "Cached::references", references).ok();
         self.unlink(&key, references, old.owner.as_deref());
+        for names in &mut self.names {
+            names.remove(&key, &old.view);
+        }
         Some(Change {
             key,
             old: Some(old),

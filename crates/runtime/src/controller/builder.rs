@@ -5,11 +5,13 @@ use std::{
     sync::Arc,
 };
 
+use futures::{FutureExt as _, future::BoxFuture};
 use kube::Resource as _;
 use tokio::sync::watch as channel;
 
 use crate::{
     api::{
+        key::Key,
         kind::Kind,
         object::{Cached, Finalizable, Object, Primary, kind_of},
         panic::catch,
@@ -18,6 +20,7 @@ use crate::{
     },
     cache::{
         contents::Contents,
+        index::Index,
         readiness::{
             Scopes,
             namespace::{ControllerAccess, Permission, RequiredAccess},
@@ -28,8 +31,9 @@ use crate::{
     client::{context::ClientContext, fence},
     controller::{
         event_handler::EventHandler,
-        informers::{Informer, Informers, Role, Use, Watched},
+        informers::{Changes, Informer, Informers, Role, Use, Watched},
         single::{Common, Controlled, Controller, Parts},
+        trigger::{Inbox, Trigger},
         work_queue::WorkQueue,
     },
     reconcile::{
@@ -62,7 +66,12 @@ pub struct Builder {
     selects: Vec<(Kind, Select)>,
     unreviewed: Vec<Permission>,
     pub(super) controllers: Vec<Declared>,
+    inboxes: Vec<(Kind, Inbox)>,
+    pub(super) tasks: Vec<Own>,
 }
+
+/// A task of the program, with its name.
+pub(super) type Own = (&'static str, BoxFuture<'static, ()>);
 
 /// A controller before the stores are watched.
 pub(super) struct Declared {
@@ -90,6 +99,8 @@ impl Builder {
             selects: Vec::new(),
             unreviewed: Vec::new(),
             controllers: Vec::new(),
+            inboxes: Vec::new(),
+            tasks: Vec::new(),
         }
     }
 
@@ -141,17 +152,61 @@ impl Builder {
             others.all(|other| other.name != name),
             "two controllers are named {name:?}"
         );
-        let work_queue = channel::Sender::new(None);
-        let queue = work_queue.subscribe();
+        let inbox = self.inbox(R::Primary::KIND);
+        let queue = inbox.work_queue.subscribe();
         let parts = self.declare(name, queue.clone(), build);
         self.controllers.push(Declared {
             name,
             work_queue: queue,
             start: Box::new(move |common| {
                 let work = common.work(parts);
-                Arc::new(Controller::new(name, work, work_queue, common))
+                Arc::new(Controller::new(name, work, inbox, common))
             }),
         });
+    }
+
+    /// Returns a trigger for the objects of a reconciled resource type, for a [task](Self::task) or another thread. Its controller
+    /// may be added later.
+    ///
+    /// # Panics
+    /// When the program starts: if no controller reconciles the type.
+    pub fn trigger<P: Primary>(&mut self) -> Trigger<P> {
+        Trigger::new(self.inbox(P::KIND))
+    }
+
+    fn inbox(&mut self, kind: Kind) -> Inbox {
+        let mut inboxes = self.inboxes.iter();
+        if let Some((_, inbox)) = inboxes.find(|(of, _)| of.is_same(&kind)) {
+            return inbox.clone();
+        }
+        let inbox = Inbox::default();
+        self.inboxes.push((kind, inbox.clone()));
+        inbox
+    }
+
+    /// Runs a task of the program's own on each replica, from its start, whether it leads or not. An example is a client of an
+    /// external system that calls a [`Trigger`].
+    ///
+    /// The task is supervised: if it returns or panics, the process ends with the error [`TaskExited`](crate::TaskExited), and the
+    /// orderly shutdown. A task without further work awaits [`std::future::pending`]. A shutdown cancels the task at its next
+    /// `await`, after the running reconciles have ended.
+    ///
+    /// The task shares the thread of all reconciles: it must not block.
+    pub fn task(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.push((name, task.boxed()));
+    }
+
+    /// Keeps an index of the objects of a resource type, under the names that `names` returns for each. If `names` panics, the
+    /// object has no name. The names must follow from the object. The store is locked during the call: `names` must be quick, and
+    /// must not use the same store.
+    ///
+    /// # Panics
+    /// When the program starts: if no controller uses the type.
+    pub fn index<V: Cached>(
+        &mut self,
+        names: impl Fn(&V) -> Vec<String> + Send + Sync + 'static,
+    ) -> Index {
+        self.informer::<V>().store.index(names)
     }
 
     /// Declares the resource types of a reconciler.
@@ -173,6 +228,7 @@ impl Builder {
         let mut builder = ControllerBuilder::new(self, work_queue);
         let reconciler = build(&mut builder);
         let (primary, roles, rights) = (builder.primary, builder.roles, builder.rights);
+        let mapped = builder.mapped;
         if rights.iter().any(|right| right.verb == "create") {
             self.unreviewed.push(Permission {
                 verb: "update",
@@ -180,7 +236,10 @@ impl Builder {
                 subresource: "finalizers",
             });
         }
-        let uses = |kind: Kind| roles.iter().any(|role| role.kind().is_same(&kind));
+        let kinds: Vec<_> = roles.iter().map(|role| role.kind()).collect();
+        let kinds = kinds.iter().chain(mapped.iter().map(|(kind, _)| kind));
+        let kinds: Vec<_> = kinds.copied().collect();
+        let uses = |kind: Kind| kinds.iter().any(|it| it.is_same(&kind));
         let watched = self.informers.iter().enumerate();
         let watched = watched.filter(|(_, informer)| uses(informer.kind()));
         self.access.push(ControllerAccess {
@@ -193,7 +252,7 @@ impl Builder {
             number,
             reconciler,
             primary,
-            informers: Informers::new(roles),
+            informers: Informers::new(roles, mapped),
         }
     }
 
@@ -245,6 +304,20 @@ impl Builder {
                 selected.plural
             );
         }
+        for (kind, _) in &self.inboxes {
+            assert!(
+                self.access.iter().any(|it| it.primary.is_same(kind)),
+                "no controller reconciles the {} of a trigger",
+                kind.plural
+            );
+        }
+        for (number, informer) in self.informers.iter().enumerate() {
+            assert!(
+                self.access.iter().any(|it| it.watched.contains(&number)),
+                "no controller uses the indexed {}",
+                informer.kind().plural
+            );
+        }
         RequiredAccess {
             controllers: self.access.clone(),
             watched: self.informers.iter().map(|it| it.kind()).collect(),
@@ -260,6 +333,7 @@ pub struct ControllerBuilder<'a, P> {
     primary: Arc<Writer<P>>,
     rights: Vec<Permission>,
     roles: Vec<Box<dyn Role<P>>>,
+    mapped: Vec<(Kind, Changes)>,
 }
 
 impl<'a, P: Primary> ControllerBuilder<'a, P> {
@@ -284,6 +358,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
                 subresource: "status",
             }],
             roles: Vec::new(),
+            mapped: Vec::new(),
         };
         builder.add(&informer, false, move |scopes, change| {
             handler.primary_changed(scopes, change);
@@ -368,6 +443,31 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
     ///   for each type.
     pub fn watches<V: Cached>(&mut self) -> Arc<Store<V>> {
         Arc::clone(&self.dependent::<V>(true).store)
+    }
+
+    /// Watches a resource type, and enqueues the objects that `map` returns: for each change of an object of the type, those for
+    /// its old and for its new content. For relations that no owner and no [reference](Cached::references) shows, such as a
+    /// summary of many objects. The controller may also own, watch or reconcile the type.
+    ///
+    /// `map` must be quick. If it panics, the change enqueues no object. Each change of the type ends the rest of a resync: the next one checks all
+    /// objects of this controller, without requests.
+    ///
+    /// # Panics
+    /// If only the [referenced](Select::referenced_only) objects of the type are watched.
+    pub fn maps<V: Cached>(&mut self, map: impl Fn(&V) -> Vec<Key> + Send + Sync + 'static) {
+        let (informer, handler) = (self.program.informer::<V>(), self.handler.clone());
+        assert!(
+            informer.contents.is_none(),
+            "only the referenced {} are watched: their changes cannot be mapped",
+            V::KIND.plural
+        );
+        let changed = move |scopes: &Scopes, change: &Change<V>| {
+            handler.mapped_changed(scopes, change, &map);
+        };
+        // No controller has this number, so the handler sees the responses to its own writes, too.
+        (informer.handlers.lock()).push((usize::MAX, Arc::new(changed)));
+        let store = Arc::clone(&informer.store);
+        (self.mapped).push((V::KIND, Box::new(move || store.changes())));
     }
 
     #[cfg(test)]

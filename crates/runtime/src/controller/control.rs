@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     api::{
-        failure::{Failure as _, Retry},
+        failure::{Failure, Retry},
         object::{Cached as _, Primary},
         reported::condition,
     },
@@ -21,11 +21,6 @@ use crate::{
 /// Type of the condition, its reason, and the reason of the event.
 const PAUSED: &str = "Paused";
 
-/// Returns whether a user has paused the object. Its deletion is not paused, or a namespace with it would never terminate.
-pub(super) fn is_paused<P: Primary>(seen: &Snapshot<P>) -> bool {
-    seen.is_paused() && !seen.view.is_deleting()
-}
-
 impl<R: Reconciler> ObjectReconciler<R> {
     /// Reconciles the object unless it is paused, and reports its control in the status.
     pub async fn attempt(
@@ -33,7 +28,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         cx: &Context<'_, R::Primary>,
         seen: &Snapshot<R::Primary>,
     ) -> Result<Action, R::Error> {
-        if is_paused(seen) {
+        if seen.is_paused() {
             trace::decided("nothing: the object is paused");
             let event = Event::normal(PAUSED, self.words());
             self.report(cx, seen, Some(event)).await?;
@@ -50,7 +45,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
             Err(error) => !error.retry().is_quiet(),
         };
         let now = self.primary.store().get(cx.key());
-        let now = now.filter(|now| now.uid() == seen.uid() && !is_paused(now));
+        let now = now.filter(|now| now.uid() == seen.uid() && !now.is_paused());
         let Some(now) = now.filter(|_| is_over) else {
             return done;
         };
@@ -99,7 +94,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         if seen.view.is_deleting() {
             return None;
         }
-        let is_paused = is_paused(seen);
+        let is_paused = seen.is_paused();
         let mut conditions = seen.view.conditions().iter();
         let is_reported = conditions.any(|it| it.type_ == PAUSED && it.status == "True");
         let token = seen.requested_at().filter(|_| !is_paused);
@@ -127,6 +122,6 @@ impl<R: Reconciler> ObjectReconciler<R> {
     }
 }
 
-fn is_final<E: crate::Failure>(error: &E) -> bool {
+fn is_final<E: Failure>(error: &E) -> bool {
     error.retry() == Retry::OnChange
 }

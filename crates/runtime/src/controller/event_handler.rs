@@ -1,6 +1,6 @@
 //! Enqueues the objects that a change affects.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::sync::watch as channel;
 use tracing::warn;
@@ -83,6 +83,33 @@ impl<P: Primary> EventHandler<P> {
                     .queue
                     .add_after(key, Lane::Event, ROLLOUT_DEBOUNCE);
             } else {
+                work_queue.changed(key, V::KIND.kind);
+            }
+        }
+    }
+
+    /// Enqueues the objects that `map` returns for the old and for the new content of the changed object.
+    pub fn mapped_changed<V: Cached>(
+        &self,
+        scopes: &Scopes,
+        change: &Change<V>,
+        map: impl Fn(&V) -> Vec<Key>,
+    ) {
+        let work_queue = self.work_queue.borrow();
+        let Some(work_queue) = work_queue.as_ref().filter(|_| !change.is_touch) else {
+            return;
+        };
+        let objects = [&change.old, &change.new].into_iter().flatten();
+        let keys = objects.flat_map(|object| {
+            let keys = catch(&V::KIND, "ControllerBuilder::maps", || map(object));
+            keys.unwrap_or_else(|panicked| {
+                warn!(object = %change.key, "{panicked}; the change enqueues no object");
+                Vec::new()
+            })
+        });
+        let keys: BTreeSet<_> = keys.collect();
+        for key in keys {
+            if scopes.is_in_sync(self.controller, &key) {
                 work_queue.changed(key, V::KIND.kind);
             }
         }

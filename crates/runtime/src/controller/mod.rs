@@ -17,19 +17,23 @@ pub(crate) mod single;
 mod term;
 #[cfg(test)]
 mod tests;
+pub(crate) mod trigger;
 pub(crate) mod work_queue;
 mod worker;
 
-use std::{borrow::Cow, collections::BTreeSet, convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow, collections::BTreeSet, convert::Infallible, panic::AssertUnwindSafe, sync::Arc,
+    time::Duration,
+};
 
 use futures::{FutureExt as _, future::join_all};
 use kube::Client;
 use tokio::{
     sync::watch as channel,
-    task::JoinSet,
+    task::{AbortHandle, JoinSet},
     time::{Instant, timeout},
 };
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use crate::{
     api::key::Key,
@@ -43,7 +47,7 @@ use crate::{
     },
     config::{descriptors, environment::Host, settings::Config},
     controller::{
-        builder::Builder,
+        builder::{Builder, Own},
         metrics::Count,
         queue::{Queue, lane::Lane},
         single::{Common, Controlled, NamedQueue},
@@ -62,6 +66,8 @@ use crate::{
 /// not limited.
 const STALL_TIMEOUT: Duration = Duration::from_mins(2);
 
+const EVENT_WRITER: &str = "the event writer";
+
 /// Minimum time limit for the pending events on shutdown. It applies even if the drain has used up the shutdown timeout.
 const LAST_EVENTS: Duration = Duration::from_secs(1);
 
@@ -76,6 +82,8 @@ pub struct Controllers {
     /// See [`state::Cache::selector`].
     selectors: Vec<String>,
     tasks: Tasks,
+    /// The program's own [tasks](Builder::task).
+    own: Vec<AbortHandle>,
     config: Config,
     /// Duration of the drain of the last term.
     drained_in: Duration,
@@ -163,7 +171,8 @@ impl Controllers {
         let names = kinds.iter().map(|kind| kind.kind);
         metrics::observe_stores(metrics, names.zip(counters.clone()).collect());
         let mut tasks = Tasks::new();
-        tasks.spawn(write_events.map(|()| "the event writer".into()));
+        tasks.spawn(write_events.map(|()| EVENT_WRITER.into()));
+        let own = spawn(&mut tasks, builder.tasks);
         scopes.observe(metrics);
         let supervise = Arc::clone(&scopes).supervise();
         tasks.spawn(supervise.map(|()| "the supervision of namespaces".into()));
@@ -206,6 +215,7 @@ impl Controllers {
             counters,
             selectors,
             tasks,
+            own,
             config: config.clone(),
             drained_in: Duration::ZERO,
         }
@@ -295,13 +305,23 @@ impl Controllers {
         }
     }
 
-    /// Waits until pending events are written, for half of the remaining shutdown timeout. The other half is for the export of
+    /// Cancels the program's own tasks, and waits until pending events are written, for half of the remaining shutdown timeout. The other half is for the export of
     /// traces.
     pub async fn finish(mut self) {
-        // Drops the last sender of events, so that the event writer ends after the last event. No other task ends.
+        for task in &self.own {
+            task.abort();
+        }
+        // Drops the last sender of events, so that the event writer ends after the last event.
         drop(self.all);
+        let written = async {
+            while let Some(ended) = self.tasks.join_next().await {
+                if ended.is_ok_and(|name| name == EVENT_WRITER) {
+                    return;
+                }
+            }
+        };
         let left = self.config.shutdown_timeout.saturating_sub(self.drained_in);
-        let _ = timeout(LAST_EVENTS.max(left / 2), self.tasks.join_next()).await;
+        let _ = timeout(LAST_EVENTS.max(left / 2), written).await;
     }
 
     /// Runs one term: workers with their own queue, from the initial sync to the drain. It starts with the first controller and
@@ -352,6 +372,20 @@ impl Controllers {
         self.drained_in = draining.elapsed();
         ended
     }
+}
+
+/// Starts the program's own tasks.
+fn spawn(tasks: &mut Tasks, own: Vec<Own>) -> Vec<AbortHandle> {
+    let own = own.into_iter().map(|(name, task)| {
+        let task = AssertUnwindSafe(task).catch_unwind();
+        tasks.spawn(task.map(move |ended| {
+            if ended.is_ok() {
+                error!("the task {name} has returned");
+            }
+            format!("the task {name}").into()
+        }))
+    });
+    own.collect()
 }
 
 /// Adds the checks of the workers and of the informers.

@@ -16,7 +16,7 @@ use crate::{
         store::{Freshness, Snapshot},
     },
     config::environment::Host,
-    controller::{control::is_paused, informers::Informers},
+    controller::informers::Informers,
     reconcile::{
         context::{Attempt, Context, Detached},
         error::ApiError,
@@ -54,7 +54,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         if let Some(by) = seen.view.trace().filter(|_| !seen.view.is_observed()) {
             trace::because_of(by);
         }
-        if !is_paused(&seen) && self.informers.awaits_content(key, &seen.view) {
+        if !seen.is_paused() && self.informers.awaits_content(key, &seen.view) {
             trace::decided("nothing: a referenced object has not been read yet");
             return Ok(Action::Done);
         }
@@ -156,7 +156,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
             let reports = self.control_status(&seen, cx.now());
             let is_reported =
                 reports.is_none_or(|status| !self.primary.needs_status_update(key, &seen, &status));
-            is_reported && (is_paused(&seen) || self.reconciler.is_up_to_date(&cx, &seen))
+            is_reported && (seen.is_paused() || self.reconciler.is_up_to_date(&cx, &seen))
         };
         if is_up_to_date && !is_status_suppressed {
             objects.note_up_to_date(key, seen.version, basis);

@@ -1,7 +1,6 @@
 //! The state of one object for `/debug/state`: the records that delay or skip its writes.
 
 use super::{
-    control::is_paused,
     object_reconciler::ObjectReconciler,
     queue::lane::{KeyState, Lane},
     work_queue::WorkQueue,
@@ -47,7 +46,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         let cached = seen.map(|seen| {
             let freshness = objects.standing(key);
             records.extend(doubt(freshness));
-            records.extend(is_paused(&seen).then(|| Record::new(PAUSED, self.words())));
+            records.extend(seen.is_paused().then(|| Record::new(PAUSED, self.words())));
             let own = catch(&kind, "Reconciler::why", || self.reconciler.why(key));
             let own = own.unwrap_or_default().into_iter();
             records.extend(own.map(|(name, text)| Record::new(name, text)));

@@ -18,6 +18,7 @@ use crate::{
     cache::store::Store,
     controller::{
         queue::{Queue, lane::Lane},
+        trigger::TRIGGER,
         work_queue::WorkQueue,
     },
 };
@@ -101,6 +102,24 @@ pub(crate) async fn resync<P: Primary, C: PartialEq>(
             }
         }
         at_rest = is_settled.then_some(before);
+    }
+}
+
+/// Enqueues all objects at each request in `all`. Runs until cancelled.
+pub(crate) async fn requested<P: Primary>(
+    work_queue: &WorkQueue,
+    objects: &Store<P>,
+    is_in_sync: impl Fn(&Key) -> bool,
+    mut all: watch::Receiver<u64>,
+) {
+    while all.changed().await.is_ok() {
+        for some in objects.keys().chunks(AT_A_TIME) {
+            for key in some.iter().filter(|key| is_in_sync(key)) {
+                work_queue.triggers.note(key, Lane::Background, TRIGGER);
+                work_queue.queue.add(key.clone(), Lane::Background);
+            }
+            yield_now().await;
+        }
     }
 }
 

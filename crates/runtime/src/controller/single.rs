@@ -20,10 +20,14 @@ use crate::{
         object_reconciler::ObjectReconciler,
         queue::Queue,
         term::{TermAttempt, check_objects},
+        trigger::Inbox,
         work_queue::WorkQueue,
         worker::Worker,
     },
-    reconcile::{reconciler::Reconciler, writer::Writer},
+    reconcile::{
+        reconciler::{Action, Reconciler},
+        writer::Writer,
+    },
     telemetry::{events::Recorder, metrics::Metrics, object_state::ObjectWork},
 };
 
@@ -85,8 +89,7 @@ impl Common {
 pub(crate) struct Controller<R: Reconciler> {
     name: &'static str,
     pub work: Arc<ObjectReconciler<R>>,
-    /// Work queue of the current term, where changes enqueue objects. `None` between terms.
-    work_queue: channel::Sender<Option<WorkQueue>>,
+    inbox: Inbox,
     instruments: Instruments,
     config: Config,
 }
@@ -95,14 +98,14 @@ impl<R: Reconciler> Controller<R> {
     pub fn new(
         name: &'static str,
         work: ObjectReconciler<R>,
-        work_queue: channel::Sender<Option<WorkQueue>>,
+        inbox: Inbox,
         common: &Common,
     ) -> Self {
         observe_paused(&common.metrics, Arc::clone(work.primary.store()));
         Self {
             name,
             work: Arc::new(work),
-            work_queue,
+            inbox,
             instruments: Instruments::new(&common.metrics, name, common.config.workers),
             config: common.config.clone(),
         }
@@ -114,7 +117,7 @@ impl<R: Reconciler> Controlled for Controller<R> {
         let queue = Queue::new(&self.config.backoff, self.config.workers, Key::fault_domain);
         self.instruments.term_begins(&queue);
         let work_queue = WorkQueue::new(queue);
-        self.work_queue.send_replace(Some(work_queue.clone()));
+        self.inbox.work_queue.send_replace(Some(work_queue.clone()));
         info!(
             objects = self.work.primary.store().len(),
             workers = self.config.workers,
@@ -138,20 +141,27 @@ impl<R: Reconciler> Controlled for Controller<R> {
             let (objects, attempt) = (Arc::clone(&self.work), attempt.clone());
             work.spawn(worker.work(move |key| {
                 let (objects, attempt) = (Arc::clone(&objects), attempt.clone());
-                async move { objects.reconcile(&key, &attempt).await }
+                async move {
+                    // A trigger may name an object of a scope that is not in sync. The initial sync checks it.
+                    if !objects.scopes.is_in_sync(objects.controller, &key) {
+                        return Ok(Action::Done);
+                    }
+                    objects.reconcile(&key, &attempt).await
+                }
             }));
         }
         work.spawn(check_objects(
             Arc::clone(&self.work),
             attempt.work_queue,
             self.work.scopes.in_sync(),
+            self.inbox.all.subscribe(),
             self.config.resync,
         ));
         work.spawn(Arc::clone(&self.work.log).report_suppressed());
     }
 
     fn end(&self) -> Option<Queue<Key>> {
-        let queue = self.work_queue.send_replace(None)?.queue;
+        let queue = self.inbox.work_queue.send_replace(None)?.queue;
         queue.shut_down();
         Some(queue)
     }
@@ -161,11 +171,11 @@ impl<R: Reconciler> Controlled for Controller<R> {
     }
 
     fn work_queue(&self) -> NamedQueue {
-        (self.name, self.work_queue.subscribe())
+        (self.name, self.inbox.work_queue.subscribe())
     }
 
     fn object_state(&self, key: &Key) -> Result<ObjectWork, String> {
-        let work_queue = self.work_queue.borrow().clone();
+        let work_queue = self.inbox.work_queue.borrow().clone();
         self.work.object_state(key, work_queue.as_ref())
     }
 }

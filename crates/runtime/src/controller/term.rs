@@ -33,17 +33,20 @@ pub(super) async fn lost(term: &mut channel::Receiver<Option<Term>>, id: u64) {
 }
 
 /// Checks objects, and enqueues those that are not up to date. Checks the objects of a scope when it is in sync and when missing
-/// permissions are restored, and all objects at each resync.
+/// permissions are restored, and all objects at each resync. Enqueues all objects at
+/// each request in `all`.
 pub(super) async fn check_objects<R: Reconciler>(
     work: Arc<ObjectReconciler<R>>,
     work_queue: WorkQueue,
     mut in_sync: channel::Receiver<Vec<(usize, usize)>>,
+    all: channel::Receiver<u64>,
     period: Duration,
 ) {
     let (scopes, objects) = (&work.scopes, &**work.primary.store());
     let is_up_to_date = |key: &Key| work.is_up_to_date(key);
     let controller = work.controller;
-    let is_left_alone = |key: &Key| !scopes.is_in_sync(controller, key) || is_up_to_date(key);
+    let is_in_sync = |key: &Key| scopes.is_in_sync(controller, key);
+    let is_left_alone = |key: &Key| !is_in_sync(key) || is_up_to_date(key);
     let regained = scopes.all_rights_regained(controller);
     let changes = || (work.informers.changes(), regained.borrow().clone());
     let covers = |cell, key: &Key| scopes.covers(controller, cell, key);
@@ -68,6 +71,7 @@ pub(super) async fn check_objects<R: Reconciler>(
     tokio::join!(
         first,
         resync::resync(queue, objects, is_left_alone, changes, period),
+        resync::requested(&work_queue, objects, is_in_sync, all),
         resync::regained(queue, objects, covers, is_left_alone, regained.clone())
     );
 }

@@ -9,6 +9,7 @@ mod cluster;
 mod control;
 mod object_state;
 mod several;
+mod triggers;
 mod watches;
 
 use std::{collections::HashMap, convert::Infallible, io, sync::Arc};

@@ -16,6 +16,7 @@ use crate::{
     controller::{
         metrics::Instruments,
         queue::{Outcome, WorkItem, lane::Lane},
+        trigger::TRIGGER,
         work_queue::WorkQueue,
     },
     reconcile::reconciler::{Action, Failed},
@@ -125,6 +126,7 @@ impl Worker {
 /// Returns the root span of a reconcile's trace. Its kind is internal, because a change is not a message.
 fn span(item: &WorkItem<Key>, noted: Option<&'static str>) -> Span {
     let (trigger, changed) = match item.lane() {
+        Lane::Event if noted == Some(TRIGGER) => (TRIGGER, None),
         Lane::Event => ("change", noted),
         Lane::Retry => ("retry", None),
         Lane::Background => (noted.unwrap_or("resync"), None),

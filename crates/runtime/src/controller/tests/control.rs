@@ -2,12 +2,16 @@
 
 use opentelemetry_sdk::{Resource, metrics::SdkMeterProvider};
 use serde::Deserialize;
-use tokio::sync::broadcast;
+use tokio::{
+    sync::{broadcast, oneshot},
+    task::JoinHandle,
+};
 
 use super::*;
 use crate::{
     api::{
         kind::Kind,
+        object::Cached,
         plain::{Custom, Spec},
         reported::Status,
     },
@@ -15,7 +19,7 @@ use crate::{
 };
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-struct Job {}
+pub(super) struct Job {}
 
 impl Spec for Job {
     const KIND: Kind = Kind::custom("example.com", "v1", "Job", "jobs");
@@ -40,24 +44,35 @@ impl Reconciler for Jobs {
     }
 
     fn is_up_to_date(&self, _: &Context<'_, Custom<Job>>, _: &Snapshot<Custom<Job>>) -> bool {
+        *self.0.checks.lock() += 1;
         true
     }
 }
 
+fn source(job: &str, version: u64) -> Value {
+    let metadata = json!({ "name": "s", "namespace": "n", "uid": "s", "resourceVersion": version.to_string() });
+    json!({ "metadata": metadata, "spec": { "job": job } })
+}
+
 /// An API server with the Job `a`.
-struct Test {
+pub(super) struct Test {
     job: Mutex<Value>,
     watches: broadcast::Sender<String>,
     statuses: Mutex<Vec<Value>>,
     events: Mutex<Vec<String>>,
     /// Whether the schema has no status fields.
     prunes: bool,
-    attempts: Mutex<Vec<Instant>>,
-    error: Mutex<Option<ApiError>>,
+    pub attempts: Mutex<Vec<Instant>>,
+    pub error: Mutex<Option<ApiError>>,
+    /// Number of checks of a resync.
+    pub checks: Mutex<u32>,
+    /// A Source, whose spec names a Job.
+    source: Mutex<Value>,
+    sources: broadcast::Sender<String>,
 }
 
 impl Test {
-    fn new(prunes: bool) -> Arc<Self> {
+    pub fn new(prunes: bool) -> Arc<Self> {
         let metadata = json!({ "name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1,
                                "annotations": {} });
         Arc::new(Self {
@@ -68,7 +83,23 @@ impl Test {
             prunes,
             attempts: Mutex::default(),
             error: Mutex::default(),
+            checks: Mutex::default(),
+            source: Mutex::new(source("a", 1)),
+            sources: broadcast::Sender::new(100),
         })
+    }
+
+    /// Changes the Source.
+    pub async fn name(&self, job: &str) {
+        {
+            let mut stored = self.source.lock();
+            let version = &stored["metadata"]["resourceVersion"];
+            let version: u64 = version.as_str().unwrap().parse().unwrap();
+            *stored = source(job, version + 1);
+            let _ =
+                (self.sources).send(format!(r#"{{"type":"MODIFIED","object":{stored}}}"#) + "\n");
+        }
+        sleep(Duration::from_millis(1)).await;
     }
 
     fn edit(&self, edit: impl FnOnce(&mut Value)) -> Value {
@@ -105,14 +136,17 @@ impl Test {
         if query.contains("sendInitialEvents") {
             return respond(422, &json!({ "code": 422 }));
         }
+        let of_sources = path.ends_with("/sources");
         if query.contains("watch") {
-            return streamed(stream::unfold(
-                self.watches.subscribe(),
-                async |mut watches| {
-                    let line = watches.recv().await.ok()?;
-                    Some((Ok(Frame::data(Bytes::from(line))), watches))
-                },
-            ));
+            let watches = if of_sources {
+                &self.sources
+            } else {
+                &self.watches
+            };
+            return streamed(stream::unfold(watches.subscribe(), async |mut watches| {
+                let line = watches.recv().await.ok()?;
+                Some((Ok(Frame::data(Bytes::from(line))), watches))
+            }));
         }
         if path.ends_with("/status") {
             self.statuses.lock().push(body["status"].clone());
@@ -123,8 +157,8 @@ impl Test {
             });
             return respond(200, &stored);
         }
-        if path.ends_with("/jobs") {
-            let job = self.job.lock();
+        if path.ends_with("/jobs") || of_sources {
+            let job = if of_sources { &self.source } else { &self.job }.lock();
             let version = &job["metadata"]["resourceVersion"];
             return respond(
                 200,
@@ -144,6 +178,27 @@ impl Test {
 
     /// Starts a leader.
     fn run(self: &Arc<Self>) -> Running {
+        self.run_with(|_| {}).0
+    }
+
+    /// Starts a leader of the program to which `build` adds. The second value is the end of the program.
+    pub fn run_with(self: &Arc<Self>, build: impl FnOnce(&mut Builder)) -> (Running, Ended) {
+        self.start(build, |_| {})
+    }
+
+    /// Starts a leader of a program that maps other objects to Jobs.
+    pub fn run_mapping<V: Cached>(
+        self: &Arc<Self>,
+        map: impl Fn(&V) -> Vec<Key> + Send + Sync + 'static,
+    ) -> (Running, Ended) {
+        self.start(|_| {}, |builder| builder.maps(map))
+    }
+
+    fn start(
+        self: &Arc<Self>,
+        build: impl FnOnce(&mut Builder),
+        declare: impl FnOnce(&mut ControllerBuilder<'_, Custom<Job>>),
+    ) -> (Running, Ended) {
         let test = Arc::clone(self);
         let service = tower::service_fn(move |request: Request<Body>| {
             let test = Arc::clone(&test);
@@ -164,20 +219,34 @@ impl Test {
             "test".into(),
             &metrics,
             &mut Health::new(&Host::of_this_process()),
-            |program| program.controller("job", |_| jobs),
+            |program| {
+                build(program);
+                program.controller("job", |builder| {
+                    declare(builder);
+                    jobs
+                });
+            },
         );
         let state = controllers.object_state();
         let state = Box::new(move || state(&parse("n/a").unwrap()).unwrap());
         let (publish, term) = channel::channel(Some(Term::unlimited()));
-        tokio::spawn(async move {
-            let _publish = publish;
-            controllers.run(term, std::future::pending()).await
+        let (stop, stopped) = oneshot::channel();
+        let running = tokio::spawn(async move {
+            let ended = controllers.run(term, stopped.map(drop)).await;
+            controllers.finish().await;
+            ended
         });
-        Running {
-            metrics,
-            _provider: provider,
-            state,
-        }
+        let term = publish;
+        (
+            Running {
+                metrics,
+                _provider: provider,
+                state,
+                term,
+                stop,
+            },
+            running,
+        )
     }
 
     fn counts(&self) -> (usize, usize, usize) {
@@ -190,10 +259,14 @@ impl Test {
     }
 }
 
-struct Running {
+type Ended = JoinHandle<Result<(), TaskExited>>;
+
+pub(super) struct Running {
     metrics: Metrics,
     _provider: SdkMeterProvider,
     state: Box<dyn Fn() -> ObjectWork>,
+    pub term: channel::Sender<Option<Term>>,
+    pub stop: oneshot::Sender<()>,
 }
 
 impl Running {
@@ -308,7 +381,7 @@ async fn requests_are_limited_like_changes() {
     assert_eq!(last, Some(json!({ "lastHandledReconcileAt": "999" })));
 }
 
-/// Under a schema without the field, each request costs one status.
+/// If the schema lacks the field, each request costs one status.
 #[tokio::test(start_paused = true)]
 async fn a_schema_without_the_field_is_no_loop() {
     let test = Test::new(true);

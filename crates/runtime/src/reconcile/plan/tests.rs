@@ -329,6 +329,16 @@ async fn a_lasting_difference_and_a_foreign_object_are_errors() {
         (&ready["status"], &ready["reason"]),
         (&json!("False"), &json!("Overruled"))
     );
+    // A request of a user forgets it once.
+    let token = json!({ format!("{}/reconcile-requested-at", APP.group): "t" });
+    let mut requested = wish(&[]);
+    requested["metadata"]["annotations"] = token;
+    let wishes = Arc::clone(&harness.reconciler().wishes);
+    server.insert(&harness, &wishes, requested);
+    for methods in [vec![Method::PATCH], vec![]] {
+        harness.reconcile(&key("w")).await.unwrap_err();
+        assert_eq!(server.methods(), methods);
+    }
 
     server.insert(
         &harness,

@@ -445,7 +445,9 @@ mod tests {
         }
         let (a_day, _) = count(&corrections, 1, Duration::from_hours(24)).await;
         assert!((280..=290).contains(&a_day), "{a_day}");
-        // A new generation is another dispute.
+        // A new generation is another dispute, and so is one that was forgotten.
+        assert_eq!(count(&corrections, 2, second).await, (AT_ONCE, 1));
+        corrections.forget(&Key::new("n", "d"), of(2));
         assert_eq!(count(&corrections, 2, second).await, (AT_ONCE, 1));
     }
 
