@@ -10,6 +10,7 @@
 mod bare;
 mod chart;
 mod conditions;
+mod isolation;
 mod load;
 mod meter;
 mod plane;
@@ -87,10 +88,20 @@ pub async fn run(arguments: &[String]) -> ExitCode {
                 .action(ArgAction::SetTrue)
                 .help("Only the memory with 10,000 Secrets, of which 10 are read"),
         )
+        .arg(
+            Arg::new("isolation")
+                .long("isolation")
+                .action(ArgAction::SetTrue)
+                .help("Only the isolation of the controllers of one program"),
+        )
         .no_binary_name(true)
         .get_matches_from(arguments);
     if flags.get_flag("secrets") {
         secrets::run().await;
+        return ExitCode::SUCCESS;
+    }
+    if flags.get_flag("isolation") {
+        isolation::run().await;
         return ExitCode::SUCCESS;
     }
     let quick = flags.get_flag("quick");
