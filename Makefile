@@ -63,11 +63,14 @@ fmt: ## format the code
 fork: ## rename this into your own operator: NAME=tea-controller KIND=Teapot GROUP=example.org (PLURAL=teapots SHORT=tp)
 	@$(if $(findstring command,$(origin NAME)),,unset NAME;) exec tests/tools/fork.sh # some systems set NAME to the host name
 
+# A command that fails leaves the file as it is.
+printed = printed=$$($(TARGET)/debug/foo-controller $(1)) && printf '%s\n' "$$printed" > $(2)
+
 generate: ## write the generated files: CRD, permissions, dashboard, settings, references, completions, manual page
 	$(BUILD) --bin foo-controller --bin xtask
-	$(TARGET)/debug/foo-controller crd > deploy/crd.yaml
-	$(TARGET)/debug/foo-controller rbac > deploy/base/clusterrole.yaml
-	$(TARGET)/debug/foo-controller fencing-policy > deploy/components/fencing/policy.yaml
+	$(call printed,crd,deploy/crd.yaml)
+	$(call printed,rbac,deploy/base/clusterrole.yaml)
+	$(call printed,fencing-policy,deploy/components/fencing/policy.yaml)
 	$(TARGET)/debug/xtask generate
 
 merge-keys: ## write the table of merge keys, from the API of the control plane for tests

@@ -26,8 +26,8 @@ const VERBS: [&str; 7] = [
 ];
 
 const OWNERS: &str = "\
-# Created objects block the deletion of their owner. The admission plugin OwnerReferencesPermissionEnforcement requires this
-# permission for it.
+# Created objects block the foreground deletion of their owner. The admission plugin OwnerReferencesPermissionEnforcement
+# requires this permission for such owner references.
 ";
 
 /// Returns the declarations of `build`. No request is sent. Must be called within a Tokio runtime.
@@ -137,7 +137,8 @@ fn to(kind: Kind, verbs: &'static [&'static str]) -> impl Iterator<Item = Permis
     })
 }
 
-/// Returns the operations in which an admission policy sees these verbs.
+/// Returns the operations in which an admission policy sees these verbs. A created object may also be deleted, even if the
+/// deletion is not declared.
 fn operations(verbs: &[&str]) -> Vec<&'static str> {
     let of = |operation, names: &[&str]| {
         let is_used = names.iter().any(|name| verbs.contains(name));
@@ -145,8 +146,8 @@ fn operations(verbs: &[&str]) -> Vec<&'static str> {
     };
     let all = [
         of("CREATE", &["create"]),
-        of("UPDATE", &["update", "patch"]),
-        of("DELETE", &["delete"]),
+        of("UPDATE", &["update", "patch", "create"]),
+        of("DELETE", &["delete", "create"]),
     ];
     all.into_iter().flatten().collect()
 }
@@ -279,7 +280,7 @@ mod tests {
         let expected = [
             rule("example.com", "CREATE, UPDATE, DELETE", "books"),
             rule("example.com", "UPDATE", "lists/status, books/status"),
-            rule("\"\"", "CREATE", "services"),
+            rule("\"\"", "CREATE, UPDATE, DELETE", "services"),
         ];
         assert_eq!(rules, expected.concat());
         for kind in ["List", "Book"] {

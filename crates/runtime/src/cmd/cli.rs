@@ -168,7 +168,8 @@ pub fn command(app: &'static App) -> Command {
             "Print the ClusterRole that the controllers need",
         ))
         .subcommand(Command::new("fencing-policy").about(
-            "Print the admission policy that rejects writes of a replica that does not lead",
+            "Print the admission policy that rejects writes of a replica that does not lead. deploy/components/fencing has its \
+             binding and record",
         ))
         .subcommand(Command::new("reload").about(
             "Make the controller in this container apply a changed log.level, as SIGHUP does",
