@@ -27,7 +27,7 @@ use super::{
 
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 const DATABASES: &str = "/apis/example.com/v1/namespaces/default/databases";
-const CLASSES: &str = "/apis/example.com/v1/namespaces/default/databaseclasses";
+const CLASSES: &str = "/apis/example.com/v1/databaseclasses";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 /// Classes of one measurement, and their number in a second.
@@ -223,7 +223,7 @@ async fn create_database(client: &Client, name: &str) {
 }
 
 async fn create_class(client: &Client, name: &str) {
-    let spec = json!({ "replicas": 1 });
+    let spec = json!({ "replicas": 1, "namespace": "default" });
     writes::create(client, CLASSES, &object("DatabaseClass", name, &spec)).await;
 }
 
