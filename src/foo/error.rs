@@ -52,6 +52,20 @@ impl Error {
         }
     }
 
+    /// Returns the error of the deletion of a superseded Deployment, or of a live read before it.
+    #[must_use]
+    pub fn of_deletion(error: ApiError) -> Self {
+        let retry = error.retry();
+        match error {
+            ApiError::Rejected(words)
+            | ApiError::Denied(words, _)
+            | ApiError::TimedOut(words)
+            | ApiError::Transient(words, _) => Self::DeletionFailed(words, retry),
+            ApiError::Contested(..) => Self::DeletionFailed(error.to_string(), retry),
+            other => other.into(),
+        }
+    }
+
     /// Whether the retry has a fixed delay rather than the backoff.
     #[must_use]
     pub fn is_put_off(&self) -> bool {
@@ -112,6 +126,11 @@ impl Failure for Error {
             Self::StatusRejected(_, time) => Retry::Backoff(*time),
             Self::Api(error) => error.retry(),
         }
+    }
+
+    fn is_settled(&self) -> bool {
+        let is_watched = matches!(self, Self::ResourceExists(..) | Self::Deleting(_));
+        is_watched || self.retry() == Retry::OnChange
     }
 }
 

@@ -1,50 +1,27 @@
-//! The Deployments of earlier names. Decides which Deployment serves, which one is scaled, and which ones are deleted.
+//! The Deployments of earlier names, and the choice of the Deployment that serves.
 
-use operator_runtime::{ApiError, Key, Snapshot};
+use operator_runtime::{Key, Snapshot};
 
 use super::{
     cached::{Deployment, Foo},
     error::Error,
-    plan::Desired,
-    reconcile::{Correction, FooReconciler},
-    status::{DeploymentState, Serving},
+    reconcile::FooReconciler,
+    status::Serving,
 };
 
-/// The writes of earlier Deployments, after the write of the specified Deployment.
-pub enum FollowUp<'a> {
-    /// Scale the Deployment that serves in place of the specified one.
-    Scale(Correction<'a>),
-    /// Delete the superseded Deployments, if there are any.
-    Delete(Vec<(Key, Snapshot<Deployment>)>),
-}
-
 impl FooReconciler {
-    /// Plans the writes of earlier Deployments. `deployed` is the result for the specified Deployment.
-    pub(super) fn follow_up<'a>(
-        &'a self,
-        key: &'a Key,
-        foo: &'a Foo,
-        deployed: Result<&DeploymentState, &Error>,
-    ) -> FollowUp<'a> {
-        if let Some(correction) = self.unscaled(key, foo, deployed) {
-            return FollowUp::Scale(correction);
-        }
-        FollowUp::Delete(deployed.map_or_else(|_| Vec::new(), |new| self.superseded(key, foo, new)))
-    }
-
     /// Returns the Deployment that the status describes (see [`Serving`]). `deployed` takes precedence over the cache, which
     /// may be older.
     pub(super) fn serving(
         &self,
         key: &Key,
         foo: &Foo,
-        deployed: Option<&DeploymentState>,
+        deployed: Option<&Snapshot<Deployment>>,
         error: Option<&Error>,
     ) -> Option<Serving> {
-        let name = foo.spec.as_ref().map(|spec| &*spec.deployment_name);
-        let wanted = key.sibling(name.unwrap_or_default());
+        let wanted = wanted(key, foo);
         let actual = match deployed {
-            Some(deployed) => Some(deployed.actual.clone()),
+            Some(deployed) => Some(deployed.clone()),
             None => self.deployments.store().get(&wanted),
         };
         let actual = actual.filter(|actual| actual.is_controlled_by(foo));
@@ -63,43 +40,10 @@ impl FooReconciler {
         Serving::of(foo, specified, earlier, error)
     }
 
-    /// Returns the scale of the Deployment of an earlier name that still serves, if its number of replicas differs from the
-    /// Foo's.
-    ///
-    /// It is scaled while the specified Deployment is not complete or not controlled by the Foo, or while writes to it are
-    /// rejected, disputed or timed out.
-    fn unscaled<'a>(
-        &'a self,
-        key: &'a Key,
-        foo: &'a Foo,
-        deployed: Result<&DeploymentState, &Error>,
-    ) -> Option<Correction<'a>> {
-        use ApiError::{Contested, Denied, Rejected, TimedOut};
-        let is_to_come = match deployed {
-            Ok(new) => !new.actual.is_complete(),
-            Err(error) => matches!(
-                error,
-                Error::ResourceExists(..)
-                    | Error::Deleting(_)
-                    | Error::Api(Rejected(_) | Denied(..) | Contested(..) | TimedOut(_))
-            ),
-        };
-        let served = foo
-            .status
-            .deployment_name
-            .as_deref()
-            .filter(|_| is_to_come)?;
-        let desired = Desired::of(key, foo, &self.image).ok()?;
-        let earlier = self.earlier(key, foo, &desired.key).into_iter();
-        let (old, actual) = earlier.take(1).find(|(old, _)| old.name() == served)?;
-        let desired = desired.of_earlier(old);
-        let patch = desired.scale(&actual.view)?;
-        let is_needed = self.deployments.is_needed(&desired.key, &actual, &patch);
-        is_needed.then_some(Correction {
-            desired,
-            actual,
-            patch,
-        })
+    /// Returns the `wanted` Deployment if the Foo controls it.
+    pub(super) fn deployed(&self, wanted: &Key, foo: &Foo) -> Option<Snapshot<Deployment>> {
+        let actual = self.deployments.store().get(wanted);
+        actual.filter(|actual| actual.is_controlled_by(foo))
     }
 
     /// Returns the Foo's Deployments of earlier names. `wanted` is the specified Deployment.
@@ -127,21 +71,10 @@ impl FooReconciler {
         earlier.sort_by_key(|(old, actual)| (!served(old), actual.view.foo_generation));
         earlier
     }
+}
 
-    /// Returns the Deployments of earlier names to delete. The list is empty until the new Deployment is complete.
-    pub(super) fn superseded(
-        &self,
-        key: &Key,
-        foo: &Foo,
-        new: &DeploymentState,
-    ) -> Vec<(Key, Snapshot<Deployment>)> {
-        if !new.actual.is_complete() {
-            return Vec::new();
-        }
-        let mut earlier = self.earlier(key, foo, &new.key);
-        earlier.retain(|(key, old)| {
-            !old.view.deleting && !self.deployments.is_deletion_pending(key, old)
-        });
-        earlier
-    }
+/// Returns the key of the specified Deployment. Its name is empty if the spec cannot be decoded.
+pub(super) fn wanted(key: &Key, foo: &Foo) -> Key {
+    let name = foo.spec.as_ref().map(|spec| &*spec.deployment_name);
+    key.sibling(name.unwrap_or_default())
 }

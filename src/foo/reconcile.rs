@@ -1,22 +1,20 @@
-//! The reconcile of one Foo: it compares and applies the specified Deployment, scales or deletes the Deployments of earlier
-//! names, and writes the status. A Deployment of an earlier name is *superseded* when the specified Deployment is complete.
-//!
-//! [`plan`](super::plan) and [`status`](super::status) decide without a client. This module sends the requests.
+//! The plan for one Foo, and the report of its result. The plan applies the specified Deployment, and scales or deletes the
+//! Deployments of earlier names. A Deployment of an earlier name is *superseded* when the specified Deployment is complete.
 
 use std::{sync::Arc, time::Duration};
 
 use operator_runtime::{
-    Action, ApiError, Context, Event, Failure as _, Key, Patched, Reconciler, Retry, Snapshot,
-    Writer, telemetry::trace, wanted,
+    Action, ApiError, Carried, Context, Event, Failure as _, Key, Plan, Reconciler, Retry,
+    Snapshot, StepError, View, Writer, telemetry::trace,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     api::FooStatus,
-    cached::{Deployment, Foo},
+    cached::{Deployment, Foo, GENERATION_ANNOTATION},
     error::Error,
     plan::Desired,
-    previous::FollowUp,
+    previous::wanted,
     rollouts::Rollouts,
     status::{self, DeploymentState},
 };
@@ -33,27 +31,76 @@ pub struct FooReconciler {
     pub rollouts: Arc<Rollouts>,
 }
 
-/// The next write to a Foo's Deployment.
-enum Change<'a> {
-    /// No write: the Deployment is in its desired state, or as close to it as admission allows.
-    Nothing(DeploymentState),
-    Create(Desired<'a>),
-    Patch(Correction<'a>),
-}
-
-/// A necessary patch of a Deployment.
-pub struct Correction<'a> {
-    /// The desired state.
-    pub desired: Desired<'a>,
-    /// The cached Deployment.
-    pub actual: Snapshot<Deployment>,
-    /// The fields that differ.
-    pub patch: Value,
+/// Result of a plan.
+#[derive(Default)]
+struct Done {
+    errors: Vec<Error>,
+    /// The specified Deployment.
+    deployed: Option<Snapshot<Deployment>>,
+    /// See [`DeploymentState::overruled`].
+    overruled: Option<Error>,
+    is_changed: bool,
+    is_queued: bool,
 }
 
 impl Reconciler for FooReconciler {
     type Primary = Foo;
     type Error = Error;
+
+    fn plan(&self, cx: &View<'_, Foo>, foo: &Snapshot<Foo>) -> Result<Plan<Foo>, Error> {
+        let mut plan = Plan::new();
+        let view = &*foo.view;
+        if view.deleting {
+            return Ok(plan); // The garbage collector deletes the Deployment.
+        }
+        let desired = Desired::of(cx.key(), view, &self.image)?;
+        let (deployments, new) = (&self.deployments, &desired.key);
+        let generation = view.generation;
+        // The Deployment's annotation contains a newer generation than the cached Foo. If a live read confirms the cached Foo,
+        // a client has edited the annotation, and the patch reverts the edit. A write for a newer Foo changes the
+        // resourceVersion of the Deployment, and this patch fails.
+        let is_newer = move |actual: &Value| {
+            let annotation = &actual["metadata"]["annotations"][GENERATION_ANNOTATION];
+            let made_from = annotation.as_str().and_then(|it| it.parse::<i64>().ok());
+            made_from.is_some_and(|made_from| made_from > generation)
+        };
+        let earlier = self.earlier(cx.key(), view, new);
+        let actual = self.deployed(new, view);
+        // A terminating Deployment is created again after its deletion.
+        if !actual.as_ref().is_some_and(|actual| actual.deleting) {
+            let is_behind = actual.is_some_and(|actual| desired.is_behind(&actual.view));
+            let replaced = earlier.first().map(|(_, old)| &*old.view);
+            let (rollouts, foo, key) = (self.rollouts.clone(), cx.key().clone(), new.clone());
+            plan.apply(deployments, new, &desired.fields(is_behind))
+                .initially(desired.initially(replaced))
+                .stamp(desired.stamp(new.name()))
+                .verified_if(is_newer)
+                .limited("spec.template", move || {
+                    let starting = rollouts.start(&foo, &key)?;
+                    Some(Box::new(|| starting.succeed()))
+                });
+        }
+        let mut there = earlier.iter().filter(|(_, old)| !old.deleting).peekable();
+        let served = view.status.deployment_name.as_deref();
+        if let (Some((old, _)), Some(replicas)) = (there.peek(), desired.replicas)
+            && served == Some(old.name())
+        {
+            plan.change(
+                deployments,
+                old,
+                &json!({ "spec": { "replicas": replicas } }),
+            )
+            .stamp(desired.stamp(old.name()))
+            .verified_if(is_newer)
+            .until(deployments, new, Deployment::is_complete);
+        }
+        for (old, _) in there {
+            // The watch may be behind, so a live read must show that the new Deployment is complete.
+            plan.delete(deployments, old)
+                .once(deployments, new, Deployment::is_complete);
+        }
+        Ok(plan)
+    }
 
     /// Reconciles the Foo's Deployments, and then its status. Sends no request if nothing differs.
     ///
@@ -62,32 +109,13 @@ impl Reconciler for FooReconciler {
         self.wake(cx);
         if foo.view.deleting {
             trace::decided("nothing: the Foo is gone");
-            return Ok(Action::Done); // The garbage collector deletes the Deployment.
+            return Ok(Action::Done);
         }
-        let mut deployed = self.apply(cx, foo).await;
-        let followed = self.follow(cx, foo, &mut deployed).await;
-        let error = deployed.as_ref().err().or(followed.as_ref().err());
-        let reported = self.report(cx, foo, deployed.as_ref().ok(), error).await;
+        let done = self.deploy(cx, foo).await;
+        let reported = self.report(cx, foo, &done).await;
         self.wake(cx);
-        merge_results(merge_results(deployed.map(drop), followed), reported)
-    }
-
-    fn is_up_to_date(&self, cx: &Context<'_, Foo>, foo: &Snapshot<Foo>) -> bool {
-        let (key, view) = (cx.key(), &*foo.view);
-        if view.deleting {
-            return true;
-        }
-        let deployed = match self.compare(key, view) {
-            Ok(Change::Nothing(deployed)) => Ok(deployed),
-            Ok(_) => return false,
-            Err(error) => Err(error),
-        };
-        match self.follow_up(key, view, deployed.as_ref()) {
-            FollowUp::Delete(superseded) if superseded.is_empty() => {}
-            _ => return false,
-        }
-        let status = self.status(cx, view, deployed.as_ref().ok(), deployed.as_ref().err());
-        status.is_none_or(|status| !self.foos.needs_status_update(key, foo, &status))
+        let failed = done.errors.into_iter().map(Err);
+        merge_results(failed.fold(Ok(()), merge_results), reported)
     }
 
     fn why(&self, key: &Key) -> Vec<(&'static str, String)> {
@@ -102,196 +130,62 @@ impl Reconciler for FooReconciler {
 impl FooReconciler {
     /// Adds Foos with a queued rollout to the work queue, one Foo for each free place in [`Rollouts`].
     fn wake(&self, cx: &Context<'_, Foo>) {
+        if cx.is_dry_run() {
+            return;
+        }
         for foo in self.rollouts.released() {
             cx.enqueue(foo);
         }
     }
 
-    /// Scales or deletes the Deployments of earlier names.
-    async fn follow(
-        &self,
-        cx: &Context<'_, Foo>,
-        foo: &Snapshot<Foo>,
-        deployed: &mut Result<DeploymentState, Error>,
-    ) -> Result<(), Error> {
-        match self.follow_up(cx.key(), &foo.view, deployed.as_ref()) {
-            FollowUp::Scale(scale) => {
-                trace::decided("scale earlier");
-                let plan = |actual: &Deployment| scale.desired.scale(actual);
-                let patched = self.patch(cx, foo, &scale, plan).await?;
-                if let Ok(deployed) = deployed {
-                    deployed.changed |= patched.changed;
-                }
-            }
-            FollowUp::Delete(superseded) => {
-                let Ok(new) = deployed else {
-                    return Ok(());
-                };
-                for (old, actual) in superseded {
-                    trace::decided("delete superseded");
-                    self.delete(cx, foo, &new.key, &old, &actual).await?;
-                    new.changed = true;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Creates or patches the specified Deployment, if necessary.
-    async fn apply(
-        &self,
-        cx: &Context<'_, Foo>,
-        foo: &Snapshot<Foo>,
-    ) -> Result<DeploymentState, Error> {
-        let (key, view) = (cx.key(), &*foo.view);
-        let mut need = self.compare(key, view)?;
-        let mut starting = None;
-        if let Change::Patch(Correction {
-            desired, actual, ..
-        }) = &need
-            && desired.changes_template(&actual.view)
-        {
-            starting = self.rollouts.start(key, &desired.key, actual);
-            if starting.is_none() {
-                trace::decided("rollout queued");
-                need = self.need(desired.clone().keeping_template())?;
-            }
-        }
-        match need {
-            Change::Nothing(deployed) => Ok(deployed),
-            Change::Create(desired) => {
-                trace::decided("create");
-                let replaced = self.earlier(key, view, &desired.key).into_iter().next();
-                let manifest = desired.manifest(replaced.map(|(_, old)| old.view).as_deref());
-                let created = self.deployments.create(cx, &desired.key, &manifest);
-                Ok(DeploymentState {
-                    actual: created.await?,
-                    key: desired.key,
-                    changed: true,
-                    overruled: None,
-                    is_queued: false,
-                })
-            }
-            Change::Patch(correction) => {
-                trace::decided("patch");
-                let plan = |actual: &Deployment| correction.desired.plan(actual);
-                let patched = self.patch(cx, foo, &correction, plan).await?;
-                let desired = correction.desired;
-                if let Some(starting) = starting.filter(|_| patched.changed) {
-                    starting.succeed();
-                }
-                let missing = patched.overruled.as_ref();
-                let overruled = missing.map(|it| overruled(desired.key.name(), it));
-                if let Some(missing) = &overruled {
-                    cx.log_once(
-                        missing,
-                        "leaving it until the Foo or the Deployment changes",
-                    );
-                    cx.event(Event::failed(missing));
-                }
-                Ok(DeploymentState {
-                    is_queued: desired.keeps_template(),
-                    key: desired.key,
-                    actual: patched.actual,
-                    changed: patched.changed,
-                    overruled,
-                })
-            }
+    /// Carries out the plan.
+    async fn deploy(&self, cx: &Context<'_, Foo>, foo: &Snapshot<Foo>) -> Done {
+        match self.plan(&cx.view(), foo) {
+            Ok(plan) => self.done(cx, foo, plan.carry_out(cx, &mut foo.clone()).await),
+            Err(error) => Done {
+                errors: vec![error],
+                ..Done::default()
+            },
         }
     }
 
-    async fn patch(
-        &self,
-        cx: &Context<'_, Foo>,
-        foo: &Snapshot<Foo>,
-        correction: &Correction<'_>,
-        plan: impl Fn(&Deployment) -> Option<Value>,
-    ) -> Result<Patched<Deployment>, Error> {
-        let Correction {
-            desired,
-            actual,
-            patch,
-        } = correction;
-        (self.deployments).may_patch(cx, &desired.key, actual, patch)?;
-        // The Deployment's annotation contains a newer generation than the cached Foo. If a live read confirms the cached Foo,
-        // a client has edited the annotation, and the patch reverts the edit. A write for a newer Foo changes the
-        // resourceVersion of the Deployment, and this patch fails.
-        if desired.is_behind(&actual.view) {
-            self.foos.verify_current(cx, foo).await?;
-        }
-        let patched = (self.deployments).patch(cx, &desired.key, actual, patch, plan);
-        Ok(patched.await?)
-    }
-
-    /// Compares the specified Deployment with the cached one.
-    fn compare<'a>(&'a self, key: &'a Key, foo: &'a Foo) -> Result<Change<'a>, Error> {
-        self.need(Desired::of(key, foo, &self.image)?)
-    }
-
-    fn need<'a>(&self, desired: Desired<'a>) -> Result<Change<'a>, Error> {
-        let Some(actual) = self.deployments.store().get(&desired.key) else {
-            return Ok(Change::Create(desired));
+    /// Returns the result with the errors of a Foo.
+    fn done(&self, cx: &Context<'_, Foo>, foo: &Snapshot<Foo>, carried: Carried) -> Done {
+        let wanted = wanted(cx.key(), &foo.view);
+        let mut done = Done {
+            deployed: carried.get(self.deployments.store(), &wanted),
+            is_changed: carried.is_changed,
+            is_queued: carried.is_held_back,
+            ..Done::default()
         };
-        let is_needed = |patch: &Value| (self.deployments).is_needed(&desired.key, &actual, patch);
-        match desired.difference(&actual)? {
-            Some(patch) if is_needed(&patch) => Ok(Change::Patch(Correction {
-                desired,
-                actual,
-                patch,
-            })),
-            difference => Ok(Change::Nothing(DeploymentState {
-                is_queued: desired.keeps_template(),
-                overruled: difference.map(|it| overruled(desired.key.name(), &it)),
-                key: desired.key,
-                actual,
-                changed: false,
-            })),
-        }
-    }
-
-    /// Deletes the superseded Deployment `old`, after two live reads.
-    ///
-    /// The first read confirms the cached Foo: a newer Foo may specify the old name again. The second read confirms that the
-    /// `new` Deployment is complete: the watch may be behind.
-    async fn delete(
-        &self,
-        cx: &Context<'_, Foo>,
-        foo: &Snapshot<Foo>,
-        new: &Key,
-        old: &Key,
-        actual: &Snapshot<Deployment>,
-    ) -> Result<(), Error> {
-        // A failed live read also counts as a failed deletion.
-        let failed = |error: ApiError| {
-            let retry = error.retry();
+        for StepError { step, key, error } in carried.errors {
             match error {
-                ApiError::Rejected(words)
-                | ApiError::Denied(words, _)
-                | ApiError::TimedOut(words)
-                | ApiError::Transient(words, _) => Error::DeletionFailed(words, retry),
-                ApiError::Contested(..) => Error::DeletionFailed(error.to_string(), retry),
-                other => other.into(),
+                ApiError::Overruled(..) if key == wanted => done.overruled = Some(error.into()),
+                ApiError::Overruled(..) => {}
+                error if step == "delete" => done.errors.push(Error::of_deletion(error)),
+                ApiError::Foreign(..) => {
+                    let found = self.deployments.store().get(&key);
+                    let desired = Desired::of(cx.key(), &foo.view, &self.image).ok();
+                    let foreign = desired.zip(found).map(|(desired, it)| desired.foreign(&it));
+                    done.errors.push(foreign.unwrap_or_else(|| error.into()));
+                }
+                error => done.errors.push(error.into()),
             }
-        };
-        self.foos.verify_current(cx, foo).await.map_err(failed)?;
-        let new = self.deployments.get_live(cx, new).await.map_err(failed)?;
-        if !new.is_some_and(|new| new.is_controlled_by(&*foo.view) && new.is_complete()) {
-            return Err(ApiError::Conflict.into());
         }
-        let deleted = self.deployments.delete(cx, old, actual).await;
-        deleted.map_err(failed)
+        done
     }
 
-    /// Returns the status after a reconcile with this result.
-    fn status(
-        &self,
-        cx: &Context<'_, Foo>,
-        foo: &Foo,
-        deployed: Option<&DeploymentState>,
-        error: Option<&Error>,
-    ) -> Option<FooStatus> {
-        let serving = self.serving(cx.key(), foo, deployed, error);
-        status::of(foo, deployed, serving.as_ref(), error, cx.now())
+    /// Returns the status after a plan with this result.
+    fn status(&self, cx: &Context<'_, Foo>, foo: &Foo, done: &Done) -> Option<FooStatus> {
+        let (key, error) = (wanted(cx.key(), foo), done.errors.first());
+        let serving = self.serving(cx.key(), foo, done.deployed.as_ref(), error);
+        let deployed = done.deployed.clone().map(|actual| DeploymentState {
+            key,
+            actual,
+            overruled: done.overruled.as_ref(),
+            is_queued: done.is_queued,
+        });
+        status::of(foo, deployed.as_ref(), serving.as_ref(), error, cx.now())
     }
 
     /// Writes the status if it differs, and an event after a change or for a new error.
@@ -299,14 +193,20 @@ impl FooReconciler {
         &self,
         cx: &Context<'_, Foo>,
         foo: &Snapshot<Foo>,
-        deployed: Option<&DeploymentState>,
-        error: Option<&Error>,
+        done: &Done,
     ) -> Result<Action, Error> {
-        let Some(status) = self.status(cx, &foo.view, deployed, error) else {
+        let (error, changed) = (done.errors.first(), done.is_changed);
+        if let Some(missing) = done.overruled.as_ref().filter(|_| cx.has_acted()) {
+            cx.log_once(
+                missing,
+                "leaving it until the Foo or the Deployment changes",
+            );
+            cx.event(Event::failed(missing));
+        }
+        let Some(status) = self.status(cx, &foo.view, done) else {
             return Ok(Action::Done);
         };
         let news = self.foos.needs_status_update(cx.key(), foo, &status);
-        let changed = deployed.is_some_and(|deployed| deployed.changed);
         match error {
             None if changed => cx.event(Event::normal("Synced", "Foo synced successfully")),
             Some(error) if news && error.reason().is_some() => {
@@ -368,11 +268,6 @@ impl FooReconciler {
             updated => Ok(updated?),
         }
     }
-}
-
-/// Returns the error for changes that a policy or a webhook has reverted.
-fn overruled(name: &str, missing: &Value) -> Error {
-    ApiError::Overruled("Deployment", name.to_owned(), wanted(missing)).into()
 }
 
 /// Merges the results of two steps of a reconcile, for example of the Deployment and of the status.

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use operator_runtime::{Key, Snapshot, Store};
+use operator_runtime::{Key, Store};
 use parking_lot::Mutex;
 
 use super::cached::{Deployment, Foo};
@@ -95,12 +95,8 @@ impl Rollouts {
     ///
     /// A Deployment that is already replacing its pods, or already holds a place, is never queued.
     #[must_use]
-    pub fn start(
-        &self,
-        foo: &Key,
-        deployment: &Key,
-        actual: &Snapshot<Deployment>,
-    ) -> Option<Starting<'_>> {
+    pub fn start(self: &Arc<Self>, foo: &Key, deployment: &Key) -> Option<Starting> {
+        let actual = self.deployments.get(deployment)?;
         let mut state = self.state.lock();
         let free = self.free(&mut state, Some(deployment));
         let holds_one = state.starting.contains_key(deployment);
@@ -117,7 +113,7 @@ impl Rollouts {
             state.starting.insert(deployment.clone(), start);
         }
         Some(Starting {
-            rollouts: self,
+            rollouts: Arc::clone(self),
             deployment: deployment.clone(),
             is_new: !holds_one,
             is_patched: false,
@@ -204,22 +200,22 @@ impl Rollouts {
 }
 
 /// A place for a patch that starts a rollout. Dropping it returns the place unless the patch succeeded.
-pub struct Starting<'a> {
-    rollouts: &'a Rollouts,
+pub struct Starting {
+    rollouts: Arc<Rollouts>,
     deployment: Key,
     /// Whether this value took the place. Otherwise an earlier patch already held it.
     is_new: bool,
     is_patched: bool,
 }
 
-impl Starting<'_> {
+impl Starting {
     /// Keeps the place: the patch has changed the Deployment.
     pub fn succeed(mut self) {
         self.is_patched = true;
     }
 }
 
-impl Drop for Starting<'_> {
+impl Drop for Starting {
     fn drop(&mut self) {
         let mut state = self.rollouts.state.lock();
         if self.is_patched {

@@ -12,15 +12,13 @@ use super::{
 
 /// The Deployment of a Foo after a reconcile.
 #[derive(Debug)]
-pub struct DeploymentState {
+pub struct DeploymentState<'a> {
     /// The Deployment's key.
     pub key: Key,
     /// The current Deployment.
     pub actual: Snapshot<Deployment>,
-    /// Whether the reconcile wrote it.
-    pub changed: bool,
     /// [`ApiError::Overruled`] if admission keeps the Deployment from its desired state.
-    pub overruled: Option<Error>,
+    pub overruled: Option<&'a Error>,
     /// Whether its pod template waits for other rollouts to end.
     pub is_queued: bool,
 }
@@ -70,7 +68,7 @@ impl Serving {
 #[must_use]
 pub fn of(
     foo: &Foo,
-    deployed: Option<&DeploymentState>,
+    deployed: Option<&DeploymentState<'_>>,
     serving: Option<&Serving>,
     error: Option<&Error>,
     now: Timestamp,
@@ -169,13 +167,13 @@ struct Verdict {
 
 fn verdicts(
     foo: &Foo,
-    deployed: &DeploymentState,
+    deployed: &DeploymentState<'_>,
     serving: Option<&Serving>,
 ) -> (Verdict, Verdict) {
     let (view, name) = (&deployed.actual.view, deployed.key.name());
     let asked = foo.spec.as_ref().ok().and_then(|spec| spec.replicas);
     let wanted = asked.unwrap_or(view.replicas);
-    let overruled = deployed.overruled.as_ref();
+    let overruled = deployed.overruled;
     let asked_otherwise = overruled.map_or(String::new(), |error| format!("; {error}"));
     let old = serving.filter(|serving| serving.key != deployed.key && !view.is_complete());
     let until_then = old.map_or(String::new(), |old| {

@@ -187,7 +187,7 @@ async fn a_foos_life_is_traced() {
         let deleted = requests(trace)
             .iter()
             .any(|span| span.name == "DELETE deployments");
-        has("delete superseded")(trace) && deleted
+        has("delete")(trace) && deleted
     })
     .await;
 

@@ -151,7 +151,7 @@
 //! |---|---|
 //! | Only the leader writes. | The client of each [`Writer`] contains the [fence](election::fence). [`Context`] has no client. |
 //! | Two replicas never lead at the same time. | One Lease with optimistic concurrency, and a term that ends before the Lease: [`election`]. |
-//! | A write never overwrites a version that was not read. | [`Writer::patch`], [`Writer::delete`] and [`Writer::update_status`] send the UID and resourceVersion of their [`Snapshot`]. |
+//! | A write never overwrites a version that was not read. | [`Plan::apply`], [`Writer::delete`] and [`Writer::update_status`] send the UID and resourceVersion of their [`Snapshot`]. |
 //! | A reconcile sees its own last write. | The response is in the [`Store`] before the write returns. |
 //! | At most one worker reconciles an object at a time, and no change is lost. | The work queue, with the semantics of client-go. |
 //! | Errors and panics are retried with backoff. | [`Failure::retry`] chooses the retry. The configuration sets the backoff. |
@@ -251,8 +251,8 @@ pub use controller::{
 pub use reconcile::{
     context::{Context, Step, View},
     error::ApiError,
-    plan::{Apply, Plan},
+    plan::{Apply, Carried, Delete, Plan, StepError},
     reconciler::{Action, Outcome, Reconciler},
-    writer::{Patched, Writer, finalizer::Finalizer, wanted},
+    writer::{Writer, finalizer::Finalizer, owner_reference},
 };
 pub use telemetry::events::event::Event;

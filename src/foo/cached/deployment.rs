@@ -7,8 +7,9 @@ use std::{
 };
 
 use k8s_openapi::api::apps::v1 as apps;
-use operator_runtime::{Cached, Field, Kind, Meta, Metadata, brief};
+use operator_runtime::{Applied, Cached, Field, Kind, Meta, Metadata, brief};
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 /// The name of the pod's only container.
 pub const CONTAINER: &str = "nginx";
@@ -328,6 +329,30 @@ impl Cached for Deployment {
         let is_same =
             old.progress.failure == new.progress.failure && old.is_held() == new.is_held();
         further && is_same && !new.is_complete() && !old.is_complete() && !new.progress.stuck
+    }
+}
+
+impl Applied for Deployment {
+    type Desired = Value;
+
+    fn manifest(desired: &Value) -> serde_json::Result<Value> {
+        Ok(desired.clone())
+    }
+
+    fn actual(&self) -> Value {
+        let generation = self.foo_generation.map(|it| it.to_string());
+        let container = json!({ "name": CONTAINER, "image": self.image });
+        let template = json!({
+            "metadata": { "labels": self.pod_labels.to_map() },
+            "spec": { "containers": [container] },
+        });
+        json!({
+            "metadata": {
+                "labels": self.labels.to_map(),
+                "annotations": { GENERATION_ANNOTATION: generation },
+            },
+            "spec": { "replicas": self.replicas, "template": template },
+        })
     }
 }
 

@@ -63,7 +63,6 @@ async fn a_foo_is_up_to_date_if_a_reconcile_changes_nothing() {
         let deployed = DeploymentState {
             key: deployment.key.clone(),
             actual: snapshot::<Foo, _>(deployment.clone()),
-            changed: false,
             overruled: None,
             is_queued: false,
         };
@@ -136,12 +135,7 @@ async fn the_serving_deployment_is_checked_though_the_spec_cannot_be_applied() {
         old.key = foo.key.sibling("old");
         let reconciler = reconciler(&client, foo.clone(), wanted);
         reconciler.apply_deployment(old.clone());
-        let error = reconciler.reconciler().compare(&foo.key, &foo.view).err();
-        let error = error.as_ref();
-        let serving = reconciler.reconciler();
-        let serving = serving.serving(&foo.key, &foo.view, None, error);
-        let now = Timestamp::now();
-        let status = status::of(&foo.view, None, serving.as_ref(), error, now);
+        let (_, status) = reconciler.deploy(&foo.key).await;
         (foo.version, foo.view.status) = (8, status.unwrap());
         reconciler.apply_foo(foo.clone());
         for _ in 0..2 {
@@ -496,6 +490,17 @@ impl Deref for Fixture {
 }
 
 impl Fixture {
+    /// Carries out the plan. Returns the result and the status.
+    async fn deploy(&self, key: &Key) -> (Done, Option<FooStatus>) {
+        let reconciler = self.reconciler();
+        let seen = reconciler.foos.store().get(key).unwrap();
+        let cx = self.context(key, &seen);
+        let done = reconciler.deploy(&cx, &seen).await;
+        reconciler.wake(&cx);
+        let status = reconciler.status(&cx, &seen.view, &done);
+        (done, status)
+    }
+
     fn apply_foo(&self, foo: Object<Foo>) {
         self.apply(self.reconciler().foos.store(), foo);
     }

@@ -10,13 +10,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 const NOW: Timestamp = Timestamp::UNIX_EPOCH;
 
-fn deployed(change: impl FnOnce(&mut Deployment)) -> DeploymentState {
+fn deployed(change: impl FnOnce(&mut Deployment)) -> DeploymentState<'static> {
     let mut object = deployment();
     change(&mut object.view);
     DeploymentState {
         key: object.key.clone(),
         actual: snapshot::<Foo, _>(object),
-        changed: false,
         overruled: None,
         is_queued: false,
     }
@@ -31,7 +30,7 @@ fn conditions(status: &FooStatus) -> Vec<String> {
         .collect()
 }
 
-fn serving(deployed: &DeploymentState) -> Serving {
+fn serving(deployed: &DeploymentState<'_>) -> Serving {
     Serving {
         key: deployed.key.clone(),
         view: Arc::clone(&deployed.actual.view),
@@ -41,7 +40,7 @@ fn serving(deployed: &DeploymentState) -> Serving {
 /// The status of a Foo that its specified Deployment serves.
 fn of(
     foo: &Foo,
-    deployed: Option<&DeploymentState>,
+    deployed: Option<&DeploymentState<'_>>,
     error: Option<&Error>,
     now: Timestamp,
 ) -> Option<FooStatus> {
@@ -135,8 +134,8 @@ fn mutated_fields_are_reported() {
             (progress.replicas, progress.updated, progress.available) =
                 (replicas, replicas, replicas);
         });
-        deployed.overruled =
-            Some(ApiError::Overruled("Deployment", "web".into(), "spec.x".into()).into());
+        let error = ApiError::Overruled("Deployment", "web".into(), "spec.x".into()).into();
+        deployed.overruled = Some(&error);
         let status = of(&foo().view, Some(&deployed), None, NOW).unwrap();
         let expected = if is_ready {
             [

@@ -144,7 +144,7 @@ impl Comparison {
     /// Returns the patch after which `actual` contains `desired`, or `None` if it does already.
     ///
     /// The patch is a strategic merge patch for a built-in resource type, and a merge patch for a custom resource. It is based
-    /// on this version of the object: send it with its resourceVersion, as [`Writer::patch`](crate::Writer::patch) does. A list
+    /// on this version of the object: send it with its resourceVersion, as [`Plan::apply`](crate::Plan::apply) does. A list
     /// without merge keys is replaced as a whole. So is a list with several elements of the same merge key, such as a TCP and a
     /// UDP port.
     ///

@@ -11,6 +11,12 @@ pub trait Failure: Error + Send + Sync + 'static {
     fn reason(&self) -> Option<&'static str>;
     /// Returns when the reconcile is retried.
     fn retry(&self) -> Retry;
+    /// Returns whether only a change of the object or of its [references](crate::Cached::references) can end the failure. A
+    /// resync and a new leader then skip the object while its status reports the failure. By default, a failure that is not
+    /// retried.
+    fn is_settled(&self) -> bool {
+        self.retry() == Retry::OnChange
+    }
 }
 
 /// When a failed reconcile is retried.

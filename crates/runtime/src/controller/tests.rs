@@ -47,8 +47,9 @@ use crate::{
         worker::{QUIET_CONFLICTS, Worker},
     },
     reconcile::{
-        context::Context,
+        context::{Context, View},
         error::ApiError,
+        plan::Plan,
         reconciler::{Action, Failed, Reconciler},
         writer::{
             Writer,
@@ -803,6 +804,10 @@ struct Busy {
 impl Reconciler for Busy {
     type Primary = Parent;
     type Error = Error;
+
+    fn plan(&self, _: &View<'_, Parent>, _: &Snapshot<Parent>) -> Result<Plan<Parent>, Error> {
+        Ok(Plan::new())
+    }
 
     async fn reconcile(
         &self,

@@ -181,6 +181,24 @@ impl<P: Primary> Context<'_, P> {
         Timestamp::from_second(now.as_second()).unwrap_or(now)
     }
 
+    /// Returns the context of a plan.
+    #[must_use]
+    pub fn view(&self) -> View<'_, P> {
+        View(self)
+    }
+
+    /// Returns whether this is a dry run, which sends no request. It must not change records of the reconciler's own.
+    #[must_use]
+    pub fn is_dry_run(&self) -> bool {
+        self.is_dry_run
+    }
+
+    /// Returns whether the reconcile has reached a request, even if the request must wait or this is a dry run.
+    #[must_use]
+    pub fn has_acted(&self) -> bool {
+        self.has_changes.load(Relaxed)
+    }
+
     /// Returns whether other objects wait in the queue that may need more than a status.
     #[must_use]
     pub fn has_urgent_work(&self) -> bool {

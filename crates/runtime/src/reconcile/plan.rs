@@ -1,33 +1,35 @@
 //! The steps that bring an object to its desired state.
 
+mod steps;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt::Display, time::Duration};
+use std::{any::Any, fmt::Display, time::Duration};
 
 use futures::{FutureExt as _, future::BoxFuture};
-use serde_json::{Value, json};
 
+pub use self::steps::{Apply, Delete};
 use crate::{
     api::{
         applied::Applied,
-        difference::{Comparison, without_nulls},
+        failure::Failure as _,
         key::Key,
         kind::Kind,
-        object::{Finalizable, Primary, kind_of},
+        object::{Cached, Finalizable, Primary},
     },
-    cache::store::Snapshot,
+    cache::store::{Snapshot, Store},
     reconcile::{
         context::{Context, Step},
         error::ApiError,
+        plan::steps::AnyWriter,
         writer::{Writer, finalizer::Finalizer},
     },
 };
 
 /// The steps of one reconcile, which a [`Reconciler`](crate::Reconciler) returns.
 ///
-/// A step whose result exists already sends no request. The others run in their order up to the first error. A
-/// [finalizer](Self::finalizer) is set before all steps and cleared after them. A delete counts as done when the API server has
+/// A step whose result exists already sends no request. The others run in their order up to the first error, except
+/// [`Overruled`](ApiError::Overruled). A [finalizer](Self::finalizer) is set before all steps and cleared after them. A delete counts as done when the API server has
 /// accepted it: the finalizers of that object may keep it longer. Nothing is created or changed for a terminating object.
 #[must_use = "only the returned plan is carried out"]
 pub struct Plan<P> {
@@ -37,24 +39,36 @@ pub struct Plan<P> {
 }
 
 enum Work<P> {
-    Apply(Box<dyn AnyWriter<P>>, Apply),
-    Delete(Box<dyn AnyWriter<P>>, Key),
+    Apply(Box<dyn AnyWriter<P>>, Box<Apply<P>>),
+    Delete(Box<dyn AnyWriter<P>>, Delete<P>),
     Prune(Box<dyn AnyWriter<P>>),
     Outside(Box<dyn AnyFinalizer<P>>, Outside),
 }
 
 type Outside = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// An object to create or to change, with modifiers.
-pub struct Apply {
-    key: Key,
-    /// `null` if it cannot be serialized.
-    desired: Value,
-    initially: Value,
-    stamp: Value,
-    comparison: Comparison,
-    is_verified: bool,
-    is_only_created: bool,
+/// Result of the steps of a plan.
+#[derive(Debug, Default)]
+pub struct Carried {
+    /// Whether a step has changed an object.
+    pub is_changed: bool,
+    /// Whether a field of a change was [held back](Apply::limited).
+    pub is_held_back: bool,
+    /// The errors, in the order of their steps.
+    pub errors: Vec<StepError>,
+    /// The objects as the steps found or left them.
+    left: Vec<(Key, Box<dyn Any + Send + Sync>)>,
+}
+
+/// Error of a step.
+#[derive(Debug)]
+pub struct StepError {
+    /// `apply`, `delete`, `outside` or `finalizer`.
+    pub step: &'static str,
+    /// Key of the object.
+    pub key: Key,
+    /// The error.
+    pub error: ApiError,
 }
 
 impl<P> Default for Plan<P> {
@@ -91,19 +105,9 @@ impl<P: Primary> Plan<P> {
         writer: &Writer<V>,
         key: &Key,
         desired: &V::Desired,
-    ) -> &mut Apply {
-        self.work.push(Work::Apply(
-            Box::new(writer.clone()),
-            Apply {
-                key: key.clone(),
-                desired: V::manifest(desired).unwrap_or_default(),
-                initially: Value::Null,
-                stamp: Value::Null,
-                comparison: Comparison::of(V::KIND),
-                is_verified: false,
-                is_only_created: false,
-            },
-        ));
+    ) -> &mut Apply<P> {
+        let apply = Box::new(Apply::new::<V>(key, desired));
+        self.work.push(Work::Apply(Box::new(writer.clone()), apply));
         match self.work.last_mut() {
             Some(Work::Apply(_, apply)) => apply,
             _ => unreachable!("it was pushed"),
@@ -113,7 +117,19 @@ impl<P: Primary> Plan<P> {
     /// Creates the object `key` if it is missing. An existing object is not changed. For the errors, see
     /// [`apply`](Self::apply).
     pub fn create<V: Applied>(&mut self, writer: &Writer<V>, key: &Key, desired: &V::Desired) {
-        self.apply(writer, key, desired).is_only_created = true;
+        self.apply(writer, key, desired).changes = false;
+    }
+
+    /// Changes the object `key` if it exists. A missing object is not created. For the errors, see [`apply`](Self::apply).
+    pub fn change<V: Applied>(
+        &mut self,
+        writer: &Writer<V>,
+        key: &Key,
+        desired: &V::Desired,
+    ) -> &mut Apply<P> {
+        let apply = self.apply(writer, key, desired);
+        apply.creates = false;
+        apply
     }
 
     /// Deletes the object `key`, and its dependents in the background, if the reconciled object controls it.
@@ -121,9 +137,13 @@ impl<P: Primary> Plan<P> {
     /// Before the request, a live read of the reconciled object must [confirm](Writer::verify_current) the plan. A newer spec may
     /// want the object. The delete has the UID and resourceVersion of the object as preconditions. For the errors, see
     /// [`Writer::delete`].
-    pub fn delete<V: Applied>(&mut self, writer: &Writer<V>, key: &Key) {
+    pub fn delete<V: Applied>(&mut self, writer: &Writer<V>, key: &Key) -> &mut Delete<P> {
         let writer = Box::new(writer.clone());
-        self.work.push(Work::Delete(writer, key.clone()));
+        self.work.push(Work::Delete(writer, Delete::new(key)));
+        match self.work.last_mut() {
+            Some(Work::Delete(_, delete)) => delete,
+            _ => unreachable!("it was pushed"),
+        }
     }
 
     /// [Deletes](Self::delete) the objects of this resource type that the reconciled object controls, and that are not part of
@@ -148,53 +168,76 @@ impl<P: Primary> Plan<P> {
     /// Carries out the steps. `seen` becomes the object with its new finalizers.
     ///
     /// In a dry run, a step is recorded where it would send its first request, and the next one follows.
-    pub(crate) async fn carry_out(
-        &self,
-        cx: &Context<'_, P>,
-        seen: &mut Snapshot<P>,
-    ) -> Result<(), ApiError> {
-        let is_deleting = seen.view.is_deleting();
-        for (finalizer, is_wanted) in &self.finalizers {
-            // The API server rejects a new finalizer of a terminating object.
-            if *is_wanted && !is_deleting {
-                let set = finalizer.put(cx, seen, true).await.map(|now| *seen = now);
-                or_recorded(cx, set)?;
+    pub async fn carry_out(&self, cx: &Context<'_, P>, seen: &mut Snapshot<P>) -> Carried {
+        let (mut carried, is_deleting) = (Carried::default(), seen.view.is_deleting());
+        // The API server rejects a new finalizer of a terminating object.
+        if !is_deleting {
+            self.put_finalizers(cx, seen, true, &mut carried).await;
+            if !carried.errors.is_empty() {
+                return carried;
             }
         }
         for work in &self.work {
-            let done = match work {
+            let is_fallback = matches!(work, Work::Apply(_, apply) if apply.until.is_some());
+            if !carried.goes_on(is_fallback) {
+                continue;
+            }
+            match work {
                 // A terminating namespace rejects each create, which must not keep the finalizer.
-                Work::Apply(..) if is_deleting => Ok(()),
-                Work::Apply(writer, apply) => writer.apply(cx, apply).await,
-                Work::Delete(writer, key) => writer.delete(cx, key).await,
+                Work::Apply(..) if is_deleting => {}
+                Work::Apply(_, apply) if carried.goes_on(false) && apply.is_over(cx, &carried) => {}
+                Work::Apply(writer, apply) => {
+                    let done = writer.apply(cx, apply, &mut carried).await;
+                    carried.note(cx, "apply", &apply.key, done);
+                }
+                Work::Delete(writer, delete) => {
+                    let done = writer.delete(cx, delete, &mut carried).await;
+                    carried.note(cx, "delete", &delete.key, done);
+                }
                 Work::Prune(writer) => {
                     for key in writer.controlled_by(cx.key()) {
-                        if !self.has(writer.kind(), &key) {
-                            or_recorded(cx, writer.delete(cx, &key).await)?;
+                        if !self.has(writer.kind(), &key) && carried.goes_on(false) {
+                            let delete = Delete::new(&key);
+                            let done = writer.delete(cx, &delete, &mut carried).await;
+                            carried.note(cx, "delete", &key, done);
                         }
                     }
-                    Ok(())
                 }
                 Work::Outside(finalizer, act) => {
                     let name = finalizer.name();
                     let mut all = self.finalizers.iter();
                     let is_set = all.any(|(it, is_wanted)| *is_wanted && it.name() == name);
-                    if is_deleting || is_set || finalizer.is_set(seen) {
+                    let done = if is_deleting || is_set || finalizer.is_set(seen) {
                         finalizer.outside(cx, seen, act).await
                     } else {
                         Err(ApiError::Unprotected(name))
-                    }
+                    };
+                    carried.note(cx, "outside", cx.key(), done);
                 }
-            };
-            or_recorded(cx, done)?;
-        }
-        for (finalizer, is_wanted) in &self.finalizers {
-            if !is_wanted {
-                let cleared = finalizer.put(cx, seen, false).await.map(|now| *seen = now);
-                or_recorded(cx, cleared)?;
             }
         }
-        Ok(())
+        self.put_finalizers(cx, seen, false, &mut carried).await;
+        carried
+    }
+
+    /// Sets or clears the finalizers, unless a step has failed.
+    async fn put_finalizers(
+        &self,
+        cx: &Context<'_, P>,
+        seen: &mut Snapshot<P>,
+        is_set: bool,
+        carried: &mut Carried,
+    ) {
+        for (finalizer, is_wanted) in &self.finalizers {
+            if *is_wanted == is_set && carried.errors.is_empty() {
+                let put = finalizer.put(cx, seen, is_set).await;
+                let put = put.map(|now| {
+                    carried.is_changed |= now.version != seen.version;
+                    *seen = now;
+                });
+                carried.note(cx, "finalizer", cx.key(), put);
+            }
+        }
     }
 
     pub(crate) fn again(&self) -> Option<Duration> {
@@ -227,152 +270,44 @@ impl<P: Finalizable> Plan<P> {
     }
 }
 
-impl Apply {
-    /// Adds fields for a create. They are not compared later, so other clients may change them.
-    pub fn initially(&mut self, fields: Value) -> &mut Self {
-        self.initially = fields;
-        self
+impl Carried {
+    /// Returns the object as the last step for it found or left it, or else the stored one. During a relist, the store does not
+    /// contain the results of writes.
+    pub fn get<V: Cached>(&self, store: &Store<V>, key: &Key) -> Option<Snapshot<V>> {
+        let left = self.left.iter().rev().filter(|(of, _)| of == key);
+        let mut left = left.filter_map(|(_, it)| it.downcast_ref::<Snapshot<V>>());
+        left.next().cloned().or_else(|| store.get(key))
     }
 
-    /// Adds fields that are sent with a create or a change. They alone are no reason for a change.
-    pub fn stamp(&mut self, fields: Value) -> &mut Self {
-        self.stamp = fields;
-        self
+    fn left<V: Cached>(&mut self, key: &Key, now: &Snapshot<V>) {
+        self.left.push((key.clone(), Box::new(now.clone())));
     }
 
-    /// See [`Comparison::exactly`].
-    pub fn exactly(&mut self, path: &'static str) -> &mut Self {
-        self.comparison = self.comparison.clone().exactly(path);
-        self
+    /// Whether the next step runs. An overruled step has done its part. After other errors that are reported, only a
+    /// [fallback](Apply::until) runs.
+    fn goes_on(&self, is_fallback: bool) -> bool {
+        self.errors.iter().all(|StepError { error, .. }| {
+            matches!(error, ApiError::Overruled(..)) || is_fallback && error.reason().is_some()
+        })
     }
 
-    /// See [`Comparison::absent`].
-    pub fn absent(&mut self, path: &'static str) -> &mut Self {
-        self.comparison = self.comparison.clone().absent(path);
-        self
-    }
-
-    /// Changes the object only after a live read of the reconciled object has [confirmed](Writer::verify_current) the plan. Use
-    /// it if the object shows that this plan may be outdated.
-    pub fn verified(&mut self) -> &mut Self {
-        self.is_verified = true;
-        self
-    }
-
-    /// Returns the object to create, which contains the desired fields.
-    fn manifest(&self) -> Value {
-        let mut manifest = json!({});
-        for part in [&self.initially, &self.desired, &self.stamp] {
-            if !part.is_null() {
-                json_patch::merge(&mut manifest, part);
-            }
+    /// Records the result of a step. A step that a dry run has recorded is no error.
+    fn note<P: Primary>(
+        &mut self,
+        cx: &Context<'_, P>,
+        step: &'static str,
+        key: &Key,
+        done: Result<(), ApiError>,
+    ) {
+        match done {
+            Ok(()) => {}
+            Err(ApiError::NotLeading) if cx.is_dry_run => {}
+            Err(error) => self.errors.push(StepError {
+                step,
+                key: key.clone(),
+                error,
+            }),
         }
-        if let Some(rest) = self.comparison.merge_patch(&self.desired, &manifest) {
-            json_patch::merge(&mut manifest, &rest);
-        }
-        without_nulls(&manifest)
-    }
-
-    /// Returns the change of the object without the stamp, if one is needed.
-    fn patch(&self, actual: &Value) -> Option<Value> {
-        if self.is_only_created {
-            return None;
-        }
-        self.comparison.patch(&self.desired, actual)
-    }
-
-    /// Returns the change of the object with the stamp.
-    fn stamped(&self, actual: &Value) -> Option<Value> {
-        let mut stamped = self.desired.clone();
-        if !self.stamp.is_null() {
-            json_patch::merge(&mut stamped, &self.stamp);
-        }
-        self.comparison.patch(&stamped, actual)
-    }
-}
-
-/// Lets a dry run continue after a recorded step.
-fn or_recorded<P: Primary>(
-    cx: &Context<'_, P>,
-    done: Result<(), ApiError>,
-) -> Result<(), ApiError> {
-    match done {
-        Err(ApiError::NotLeading) if cx.is_dry_run => Ok(()),
-        done => done,
-    }
-}
-
-/// A writer of any resource type.
-trait AnyWriter<P: Primary>: Send + Sync {
-    fn kind(&self) -> &'static Kind;
-    fn controlled_by(&self, owner: &Key) -> Vec<Key>;
-    fn apply<'a>(
-        &'a self,
-        cx: &'a Context<'_, P>,
-        apply: &'a Apply,
-    ) -> BoxFuture<'a, Result<(), ApiError>>;
-    fn delete<'a>(
-        &'a self,
-        cx: &'a Context<'_, P>,
-        key: &'a Key,
-    ) -> BoxFuture<'a, Result<(), ApiError>>;
-}
-
-impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
-    fn kind(&self) -> &'static Kind {
-        kind_of::<V>()
-    }
-
-    fn controlled_by(&self, owner: &Key) -> Vec<Key> {
-        self.store().controlled_by::<P>(owner)
-    }
-
-    fn apply<'a>(
-        &'a self,
-        cx: &'a Context<'_, P>,
-        apply: &'a Apply,
-    ) -> BoxFuture<'a, Result<(), ApiError>> {
-        async move {
-            let key = &apply.key;
-            if apply.desired.is_null() {
-                let words = format!("the desired {} {key} cannot be serialized", V::KIND.kind);
-                return Err(ApiError::Rejected(words));
-            }
-            let plan = |actual: &V| apply.patch(&actual.actual());
-            let Some((actual, patch)) = self.compare(cx, key, || apply.manifest(), plan).await?
-            else {
-                return Ok(());
-            };
-            if apply.is_verified && !cx.is_dry_run && self.is_needed(key, &actual, &patch) {
-                self.may_patch(cx, key, &actual, &patch)?;
-                cx.primary.verify_current(cx).await?;
-            }
-            let stamped = apply.stamped(&actual.actual());
-            let sent = stamped.as_ref().unwrap_or(&patch);
-            let patched = self.patch_as(cx, key, &actual, &patch, sent, plan);
-            patched.await?.heeded(key).map(drop)
-        }
-        .boxed()
-    }
-
-    fn delete<'a>(
-        &'a self,
-        cx: &'a Context<'_, P>,
-        key: &'a Key,
-    ) -> BoxFuture<'a, Result<(), ApiError>> {
-        async move {
-            let actual = self.store().get(key);
-            let actual = actual.filter(|actual| actual.is_controlled_by(&**cx.seen));
-            let Some(actual) = actual.filter(|actual| !self.is_deletion_pending(key, actual))
-            else {
-                return Ok(());
-            };
-            if !cx.is_dry_run {
-                cx.primary.verify_current(cx).await?;
-            }
-            self.delete(cx, key, &actual).await
-        }
-        .boxed()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The reconciler of a resource type, and the context of one reconcile.
 
-use std::{fmt, sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{fmt, time::Duration};
 
 use futures::FutureExt as _;
 
@@ -64,7 +64,7 @@ pub trait Reconciler: Send + Sync + 'static {
     /// Returns the steps that bring the object to its desired state. Also called while the object is terminating.
     ///
     /// The method sends no request. The plan follows from `cx`, `seen` and the stores. For other state, add
-    /// [`again_after`](Plan::again_after). A reconciler that overrides [`reconcile`](Self::reconcile) needs no plan.
+    /// [`again_after`](Plan::again_after).
     ///
     /// Check whether the object is terminating before the spec: an invalid spec must not keep the finalizer. While the object is
     /// terminating, objects of the plan are neither created nor changed.
@@ -75,10 +75,7 @@ pub trait Reconciler: Send + Sync + 'static {
         &self,
         cx: &View<'_, Self::Primary>,
         seen: &Snapshot<Self::Primary>,
-    ) -> Result<Plan<Self::Primary>, Self::Error> {
-        _ = (cx, seen);
-        Ok(Plan::new())
-    }
+    ) -> Result<Plan<Self::Primary>, Self::Error>;
 
     /// Returns the status after the plan was carried out. It is written if it differs from the stored one, with an event: the
     /// error as a Warning, or `Synced`.
@@ -108,26 +105,22 @@ pub trait Reconciler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Action, Self::Error>> + Send {
         async move {
             let mut now = seen.clone();
-            let mut again = None;
+            let (mut again, mut is_changed) = (None, false);
             let done = match self.plan(&View(cx), seen) {
                 Ok(plan) => {
                     again = plan.again();
-                    plan.carry_out(cx, &mut now)
-                        .await
-                        .map_err(Self::Error::from)
+                    let carried = plan.carry_out(cx, &mut now).await;
+                    is_changed = carried.is_changed;
+                    let first = carried.errors.into_iter().next();
+                    first.map_or(Ok(()), |first| Err(first.error.into()))
                 }
                 Err(error) => Err(error),
             };
-            let has_changes = cx.has_changes.load(Relaxed);
             let finish = |done: Result<(), Self::Error>| match (done, again) {
                 (Err(error), None) => Err(error),
                 (Err(error), _) if error.retry() != Retry::OnChange => Err(error),
                 (_, again) => Ok(again.map_or(Action::Done, Action::After)),
             };
-            // In a dry run, the status would not be the one after the steps.
-            if cx.is_dry_run && has_changes {
-                return finish(done);
-            }
             let outcome = Outcome {
                 error: done.as_ref().err(),
             };
@@ -145,7 +138,7 @@ pub trait Reconciler: Send + Sync + 'static {
                 return finish(done);
             };
             let is_news = || (cx.primary).needs_status_update(cx.key(), &now, &status);
-            if done.is_ok() && has_changes && cx.has_urgent_work() && is_news() {
+            if done.is_ok() && is_changed && cx.has_urgent_work() && is_news() {
                 return Ok(Action::StatusPending);
             }
             let synced = || Event::normal("Synced", format!("{} synced", Self::Primary::KIND.kind));
@@ -177,11 +170,11 @@ pub trait Reconciler: Send + Sync + 'static {
     ) -> bool {
         let nothing_to_do = match self.reconcile(cx, seen).now_or_never() {
             Some(Ok(action)) => action == Action::Done,
-            Some(Err(error)) => error.retry() == Retry::OnChange,
+            Some(Err(error)) => error.is_settled(),
             // It awaits something, so its result is unknown.
             None => false,
         };
-        nothing_to_do && !cx.has_changes.load(Relaxed)
+        nothing_to_do && !cx.has_acted()
     }
 
     /// Returns the name and a sentence for each of the reconciler's own records that delay or skip a write of this object.

@@ -25,8 +25,9 @@ use crate::{
     cache::store::Snapshot,
     controller::builder::ControllerBuilder,
     reconcile::{
-        context::Context,
+        context::{Context, View},
         error::ApiError,
+        plan::Plan,
         reconciler::{Action, Reconciler},
         writer::Writer,
     },
@@ -169,6 +170,10 @@ impl Parents {
 impl Reconciler for Parents {
     type Primary = Parent;
     type Error = TestError;
+
+    fn plan(&self, _: &View<'_, Parent>, _: &Snapshot<Parent>) -> Result<Plan<Parent>, TestError> {
+        Ok(Plan::new())
+    }
 
     async fn reconcile(
         &self,

@@ -51,19 +51,10 @@ async fn r12_a_full_limit_holds_back_the_pod_template_alone() {
     harness.apply_foo(second.clone());
     harness.apply_deployment(waiting.clone());
     let reconciler = harness.reconciler();
-    let deploy = async |key: &Key| {
-        let seen = reconciler.foos.store().get(key).unwrap();
-        let cx = harness.context(key, &seen);
-        let deployed = reconciler.apply(&cx, &seen).await.ok();
-        reconciler.wake(&cx);
-        deployed
-    };
 
-    let queued = deploy(&second.key).await.unwrap();
+    let (queued, status) = harness.deploy(&second.key).await;
     assert!(queued.is_queued && patches.lock().is_empty());
-    let serving = reconciler.serving(&second.key, &second.view, Some(&queued), None);
-    let now = Timestamp::now();
-    let status = status::of(&second.view, Some(&queued), serving.as_ref(), None, now).unwrap();
+    let status = status.unwrap();
     let (ready, progressing) = (&status.conditions[0], &status.conditions[1]);
     assert_eq!(
         (&*ready.reason, &*progressing.reason, &*progressing.message),
@@ -82,13 +73,13 @@ async fn r12_a_full_limit_holds_back_the_pod_template_alone() {
     // The user's change of the replicas does not wait.
     (second.version, second.view.spec.as_mut().unwrap().replicas) = (8, Some(5));
     harness.apply_foo(second.clone());
-    deploy(&second.key).await;
+    harness.deploy(&second.key).await;
     assert_eq!(patches.lock().pop(), Some(json!({ "replicas": 5 })));
 
     // A Deployment that already rolls out does not wait.
     (rolling.version, rolling.view.image) = (10, Some("nginx:bad".into()));
     harness.apply_deployment(rolling.clone());
-    deploy(&first.key).await;
+    harness.deploy(&first.key).await;
     let template =
         json!({ "spec": { "containers": [{ "name": "nginx", "image": "nginx:latest" }] } });
     assert_eq!(patches.lock().pop(), Some(json!({ "template": template })));
@@ -97,9 +88,9 @@ async fn r12_a_full_limit_holds_back_the_pod_template_alone() {
     let mut done = outdated("first").1;
     (done.version, done.view.image) = (11, Some("nginx:latest".into()));
     harness.apply_deployment(done);
-    deploy(&first.key).await;
+    harness.deploy(&first.key).await;
     assert_eq!(harness.enqueued(), [second.key.clone()]);
-    deploy(&second.key).await;
+    harness.deploy(&second.key).await;
     let both = json!({ "replicas": 5, "template": template });
     assert_eq!(patches.lock().pop(), Some(both));
 }
@@ -115,9 +106,7 @@ async fn r12_a_terminating_foo_gives_its_place_back() {
     harness.apply_foo(second.clone());
     harness.apply_deployment(waiting);
     let reconciler = harness.reconciler();
-    let seen = reconciler.foos.store().get(&second.key).unwrap();
-    let cx = harness.context(&second.key, &seen);
-    assert!(reconciler.apply(&cx, &seen).await.unwrap().is_queued);
+    assert!(harness.deploy(&second.key).await.0.is_queued);
     assert_eq!(reconciler.rollouts.under_way(), 1);
 
     (first.version, first.view.deleting) = (8, true);

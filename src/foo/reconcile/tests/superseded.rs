@@ -30,18 +30,10 @@ async fn superseded_deployments_are_those_of_the_foo() {
     add("of-an-earlier-foo", |d| {
         d.owner.as_mut().unwrap().uid = "earlier".into();
     });
-    let compared = reconciler.reconciler().compare(&renamed.key, &renamed.view);
-    let complete = compared.ok().and_then(|need| match need {
-        Change::Nothing(new) => Some(new),
-        _ => None,
-    });
-    let new = complete.unwrap();
-    assert_eq!(new.key.name(), "web");
-    let superseded = reconciler
-        .reconciler()
-        .superseded(&renamed.key, &renamed.view, &new);
-    let names = superseded.iter().map(|(key, _)| key.name());
-    assert_eq!(names.collect::<Vec<_>>(), ["served", "never-available"]);
+    let steps = reconciler.plan(&renamed.key).unwrap();
+    let steps = steps.iter().map(|step| (step.verb, step.key.name()));
+    let expected = [("delete", "served"), ("delete", "never-available")];
+    assert_eq!(steps.collect::<Vec<_>>(), expected);
 }
 
 /// The earlier Deployment is scaled while the new one is not available, or belongs to another owner.

@@ -40,8 +40,9 @@ use crate::{
     config::{app::tests::APP, environment::Host, settings::Config},
     controller::{Controllers, builder::Builder},
     reconcile::{
-        context::Context,
+        context::{Context, View},
         error::ApiError,
+        plan::Plan,
         reconciler::{Action, Reconciler},
         writer::Writer,
     },
@@ -182,6 +183,10 @@ struct Odds {
 impl Reconciler for Odds {
     type Primary = Odd;
     type Error = OddError;
+
+    fn plan(&self, _: &View<'_, Odd>, _: &Snapshot<Odd>) -> Result<Plan<Odd>, OddError> {
+        Ok(Plan::new())
+    }
 
     async fn reconcile(
         &self,

@@ -33,6 +33,14 @@ impl Reconciler for Jobs {
     type Primary = Custom<Job>;
     type Error = ApiError;
 
+    fn plan(
+        &self,
+        _: &View<'_, Custom<Job>>,
+        _: &Snapshot<Custom<Job>>,
+    ) -> Result<Plan<Custom<Job>>, ApiError> {
+        Ok(Plan::new())
+    }
+
     async fn reconcile(
         &self,
         _: &Context<'_, Custom<Job>>,

@@ -247,7 +247,7 @@ async fn records_of_the_writers_are_shown() {
     let own = &work.primary.history;
     let record = |had_effect| {
         let list = work.primary.store().now(&world.key);
-        own.record_patch(&world.key, &patch, &*seen.view, list, had_effect);
+        own.record_patch(&world.key, by, &patch, &*seen.view, list, had_effect);
     };
     record(false);
     let no_op = "noOpWrite: the API server accepted a change of Parent n/parent without effect";

@@ -25,7 +25,7 @@ struct Said {
 /// Each Order makes a Job of its name. Each Job is checked once a minute, and its status counts the checks.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 struct Order {}
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Job {}
 
 impl Spec for Order {
@@ -53,20 +53,40 @@ struct Jobs(Arc<Writer<Custom<Job>>>);
 impl Reconciler for Orders {
     type Primary = Custom<Order>;
     type Error = ApiError;
+    fn plan(
+        &self,
+        cx: &View<'_, Custom<Order>>,
+        _: &Snapshot<Custom<Order>>,
+    ) -> Result<Plan<Custom<Order>>, ApiError> {
+        let mut plan = Plan::new();
+        plan.create(&self.0, cx.key(), &Job {});
+        Ok(plan)
+    }
     async fn reconcile(
         &self,
         cx: &Context<'_, Custom<Order>>,
-        _: &Snapshot<Custom<Order>>,
+        seen: &Snapshot<Custom<Order>>,
     ) -> Result<Action, ApiError> {
-        let manifest = json!({ "spec": {} });
-        self.0.ensure(cx, cx.key(), manifest, |_| None).await?;
-        Ok(Action::Done)
+        let carried = self
+            .plan(&cx.view(), seen)?
+            .carry_out(cx, &mut seen.clone())
+            .await;
+        let mut errors = carried.errors.into_iter();
+        errors.next().map_or(Ok(Action::Done), |it| Err(it.error))
     }
 }
 
 impl Reconciler for Jobs {
     type Primary = Custom<Job>;
     type Error = ApiError;
+    fn plan(
+        &self,
+        _: &View<'_, Custom<Job>>,
+        _: &Snapshot<Custom<Job>>,
+    ) -> Result<Plan<Custom<Job>>, ApiError> {
+        Ok(Plan::new())
+    }
+
     async fn reconcile(
         &self,
         cx: &Context<'_, Custom<Job>>,

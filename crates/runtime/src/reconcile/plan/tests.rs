@@ -17,7 +17,7 @@ use kube::{Client, client::Body};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use tower::service_fn;
 
 use super::*;
@@ -530,6 +530,78 @@ async fn the_status_waits_for_urgent_work() {
         let methods: Vec<_> = sent.into_iter().map(|sent| sent.0).collect();
         assert_eq!(methods, [method]);
     }
+}
+
+/// A fallback runs until another object is ready, or after a refused step. A deletion waits until a live read shows that the
+/// other object is ready.
+#[tokio::test]
+async fn steps_depend_on_another_object() {
+    let (server, harness) = harness(wish(&[]), |it, _| {
+        let (mut plan, is_ready) = (Plan::new(), |it: &Dependent<Data>| it.fields.data.len() > 1);
+        plan.apply(&it.maps, &key("m"), &data(json!({ "a": "1" })));
+        plan.change(&it.parts, &key("p"), &PartSpec { size: json!(5) })
+            .until(&it.maps, &key("m"), is_ready);
+        plan.delete(&it.parts, &key("old"))
+            .once(&it.maps, &key("m"), is_ready);
+        plan
+    });
+    let Planner { maps, parts, .. } = harness.reconciler();
+    assert_eq!(steps(&harness), ["create ConfigMap m"]);
+    for name in ["p", "old"] {
+        let part = owned("Part", name, "wish", &json!({ "spec": { "size": 4 } }));
+        server.insert(&harness, parts, part);
+    }
+    let map = |owner, more| {
+        let fields = json!({ "data": { "a": "1", "more": more } });
+        owned("ConfigMap", "m", owner, &fields)
+    };
+    for owner in ["wish", "another"] {
+        server.insert(&harness, maps, map(owner, Value::Null));
+        assert_eq!(steps(&harness), ["patch Part p"]);
+    }
+    server.insert(&harness, maps, map("wish", json!("1")));
+    assert_eq!(steps(&harness), ["delete Part old"]);
+    let path = format!("{}/m", path_of::<Dependent<Data>>());
+    let ready = server.0.lock().objects.remove(&path).unwrap();
+    let error = harness.reconcile(&key("w")).await.unwrap_err();
+    assert_eq!(error, ApiError::Conflict);
+    assert_eq!(server.methods(), [Method::GET, Method::GET]);
+    server.0.lock().objects.insert(path, ready);
+    harness.reconcile(&key("w")).await.unwrap();
+    let methods = [Method::GET, Method::GET, Method::DELETE];
+    assert_eq!(server.methods(), methods);
+}
+
+/// A change is sent without the limited field while no slot is free.
+#[tokio::test]
+async fn a_change_of_a_field_is_limited() {
+    let (free, kept) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (slots, keep) = (Arc::clone(&free), Arc::clone(&kept));
+    let (server, harness) = harness(wish(&[]), move |it, _| {
+        let (mut plan, slots, keep) = (Plan::new(), Arc::clone(&slots), Arc::clone(&keep));
+        plan.apply(&it.maps, &key("m"), &data(json!({ "a": "1", "b": "1" })))
+            .limited("data.a", move || {
+                let keep = Arc::clone(&keep);
+                let is_free = slots.load(SeqCst) > 0;
+                is_free.then(|| -> Box<dyn FnOnce() + Send> {
+                    Box::new(move || _ = keep.fetch_add(1, SeqCst))
+                })
+            });
+        plan
+    });
+    let maps = &harness.reconciler().maps;
+    let theirs = json!({ "data": { "a": "2", "b": "2" } });
+    server.insert(&harness, maps, owned("ConfigMap", "m", "wish", &theirs));
+    let expected = [json!({ "b": "1" }), Value::Null, json!({ "a": "1" })];
+    for (number, expected) in expected.into_iter().enumerate() {
+        free.store(number / 2, SeqCst);
+        assert!(!harness.is_up_to_date(&key("w")));
+        harness.reconcile(&key("w")).await.unwrap();
+        let sent = server.sent().pop().map(|sent| sent.2["data"].clone());
+        assert_eq!(sent.unwrap_or_default(), expected);
+        assert_eq!(kept.load(SeqCst), number / 2);
+    }
+    assert!(harness.is_up_to_date(&key("w")));
 }
 
 /// A created object is never changed.

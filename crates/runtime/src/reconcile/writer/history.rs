@@ -84,10 +84,10 @@ impl<V: Cached> WriteHistory<V> {
         self.disputes.record(key, by, write, found, left, exists);
     }
 
-    /// Whether this patch is known to have no effect on the object in this state.
-    pub fn is_no_op_patch(&self, key: &Key, seen: &V, patch: &Value) -> bool {
-        let list = self.list(key);
-        (self.no_op_patches).contains(key, patch.to_string(), Content(seen), list)
+    /// Whether this patch for the owner `by` is known to have no effect on the object in this state.
+    pub fn is_no_op_patch(&self, key: &Key, by: Requester<'_>, seen: &V, patch: &Value) -> bool {
+        let (patch, list) = (requested(by, patch), self.list(key));
+        (self.no_op_patches).contains(key, patch, Content(seen), list)
     }
 
     /// Records the outcome of a patch that was sent after `list`: the resulting object `left`, and whether the patch had an
@@ -95,12 +95,13 @@ impl<V: Cached> WriteHistory<V> {
     pub fn record_patch(
         &self,
         key: &Key,
+        by: Requester<'_>,
         patch: &Value,
         left: &V,
         list: ListEpoch,
         had_effect: bool,
     ) {
-        let (patch, patches) = (patch.to_string(), &self.no_op_patches);
+        let (patch, patches) = (requested(by, patch), &self.no_op_patches);
         if had_effect {
             patches.forget(key, patch);
         } else {
@@ -282,6 +283,11 @@ fn without_effect(object: &str) -> Record {
         "the API server accepted a change of {object} without effect: not sent again until it changes"
     );
     Record::new(NO_OP_WRITE, text)
+}
+
+/// A patch is sent again for a new generation of its owner.
+fn requested(by: Requester<'_>, patch: &Value) -> impl Hash {
+    (by.uid.to_owned(), by.generation, patch.to_string())
 }
 
 fn stored<P: Primary>(view: &P) -> impl Hash {

@@ -82,7 +82,7 @@ const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(10);
 /// Result of a patch.
 #[derive(Clone, Debug)]
 #[must_use = "nobody else reports what is overruled"]
-pub struct Patched<V> {
+pub(crate) struct Patched<V> {
     /// The object after the patch.
     pub actual: Snapshot<V>,
     /// Whether the patch changed the object.
@@ -145,9 +145,14 @@ impl<V: Cached> Writer<V> {
     }
 
     /// Returns `false` if this patch of `seen` is known to have no effect. Sends no request.
-    #[must_use]
-    pub fn is_needed(&self, key: &Key, seen: &Snapshot<V>, patch: &Value) -> bool {
-        !self.history.is_no_op_patch(key, &seen.view, patch)
+    pub(crate) fn is_needed<P: Primary>(
+        &self,
+        cx: &Context<'_, P>,
+        key: &Key,
+        seen: &Snapshot<V>,
+        patch: &Value,
+    ) -> bool {
+        !(self.history).is_no_op_patch(key, cx.wanted_by(), &seen.view, patch)
     }
 
     /// Checks whether a patch may be sent now. [`patch`](Self::patch) checks this itself. Call this function before another
@@ -155,7 +160,7 @@ impl<V: Cached> Writer<V> {
     ///
     /// # Errors
     /// [`ApiError::Contested`] or [`ApiError::Transient`] if the patch has to wait.
-    pub fn may_patch<P: Primary>(
+    pub(crate) fn may_patch<P: Primary>(
         &self,
         cx: &Context<'_, P>,
         key: &Key,
@@ -239,46 +244,31 @@ impl<V: Cached> Writer<V> {
         stored.ok_or(ApiError::Conflict)
     }
 
-    /// Sends the patch of `seen`, if it is [needed](Self::is_needed). Then calls `plan` with the response, to find changes
-    /// without effect.
+    /// Sends the patch `sent` of `seen`, if `fields` is [needed](Self::is_needed). Then calls `plan` with the response, to find
+    /// changes without effect. `sent` may have more fields, whose values vary: the records of earlier patches do not contain
+    /// them.
     ///
     /// Built-in resource types get a strategic merge patch, custom resources a merge patch.
-    ///
-    /// # Errors
-    /// See [`ApiError`].
-    pub async fn patch<P: Primary>(
+    pub(crate) async fn patch<P: Primary>(
         &self,
         cx: &Context<'_, P>,
         key: &Key,
         seen: &Snapshot<V>,
-        asked: &Value,
-        plan: impl Fn(&V) -> Option<Value>,
-    ) -> Result<Patched<V>, ApiError> {
-        self.patch_as(cx, key, seen, asked, asked, plan).await
-    }
-
-    /// Sends the patch `sent` instead of `asked`. It may have more fields, whose values vary: they are not part of the records of
-    /// earlier patches.
-    pub(crate) async fn patch_as<P: Primary>(
-        &self,
-        cx: &Context<'_, P>,
-        key: &Key,
-        seen: &Snapshot<V>,
-        asked: &Value,
+        fields: &Value,
         sent: &Value,
         plan: impl Fn(&V) -> Option<Value>,
     ) -> Result<Patched<V>, ApiError> {
-        if !self.is_needed(key, seen, asked) {
+        if !self.is_needed(cx, key, seen, fields) {
             return Ok(Patched {
                 actual: seen.clone(),
                 changed: false,
-                overruled: Some(asked.clone()),
+                overruled: Some(fields.clone()),
             });
         }
         self.check_place(cx, key)?;
         Self::check_owner(cx, key, seen)?;
         cx.check_dry_run(|| Step::of::<V>("patch", key, sent.clone()))?;
-        self.may_patch(cx, key, seen, asked)?;
+        self.may_patch(cx, key, seen, fields)?;
         let mut patch = sent.clone();
         patch["metadata"]["uid"] = seen.view.uid().into();
         patch["metadata"]["resourceVersion"] = based_on(seen.version)?.into();
@@ -291,21 +281,28 @@ impl<V: Cached> Writer<V> {
         let answer = answer
             .patch(key.name(), &params, &V::KIND.patch(&patch))
             .await;
-        self.note_unknown(cx, key, &answer, Desired::Fields(asked), seen.version);
+        self.note_unknown(cx, key, &answer, Desired::Fields(fields), seen.version);
         let answer = self.written(cx, key, answer)?;
         let version = answer.version;
         let actual = self.store.record_response(answer, expectation, self.number);
         let actual = actual.ok_or(ApiError::Conflict)?;
         let changed = version != seen.version;
         if changed {
-            let (by, write) = (cx.wanted_by(), Desired::Fields(asked));
+            let (by, write) = (cx.wanted_by(), Desired::Fields(fields));
             (self.history).record(key, by, write, seen.version, Some(version));
-            let fields = brief(&names_of_fields(asked));
+            let fields = brief(&names_of_fields(fields));
             info!(object = %cx.key(), dependent = %key, fields, "changed the {}", V::KIND.kind);
         }
         let overruled = plan(&actual);
         let had_effect = overruled.is_none();
-        (self.history).record_patch(key, asked, &actual, expectation, had_effect);
+        (self.history).record_patch(
+            key,
+            cx.wanted_by(),
+            fields,
+            &actual,
+            expectation,
+            had_effect,
+        );
         if !had_effect {
             self.store.note_unheeded(key);
         }
@@ -316,67 +313,23 @@ impl<V: Cached> Writer<V> {
         })
     }
 
-    /// Creates an object that the reconciled object controls, or [patches](Self::patch) it.
-    ///
-    /// If the object does not exist, it is created from `manifest`, with the name and namespace of `key` and an owner
-    /// reference. Then it is patched if `plan` returns a patch. An object that the reconciled object does not control is left
-    /// unchanged.
-    ///
-    /// # Errors
-    /// See [`ApiError`]. [`ApiError::Overruled`] if the API server accepted the patch, but `plan` still returns one.
-    pub async fn ensure<P: Primary>(
+    /// [Creates](Self::create) an object that the reconciled object controls.
+    pub(crate) async fn create_owned<P: Primary>(
         &self,
         cx: &Context<'_, P>,
         key: &Key,
-        manifest: Value,
-        plan: impl Fn(&V) -> Option<Value>,
+        mut manifest: Value,
     ) -> Result<Snapshot<V>, ApiError> {
-        match self.compare(cx, key, || manifest, &plan).await? {
-            Some((actual, patch)) => {
-                let patched = self.patch(cx, key, &actual, &patch, plan).await?;
-                patched.heeded(key)
-            }
-            None => self.store.get(key).ok_or(ApiError::Conflict),
+        // The API server requires `apiVersion` and `kind` for custom resources.
+        manifest["apiVersion"] = V::KIND.api_version().into();
+        manifest["kind"] = V::KIND.kind.into();
+        let metadata = &mut manifest["metadata"];
+        metadata["name"] = key.name().into();
+        if let Some(namespace) = key.namespace_if_any() {
+            metadata["namespace"] = namespace.into();
         }
-    }
-
-    /// Creates the object if it does not exist. Returns the object and its patch, if `plan` returns one.
-    pub(crate) async fn compare<P: Primary>(
-        &self,
-        cx: &Context<'_, P>,
-        key: &Key,
-        manifest: impl FnOnce() -> Value,
-        plan: impl Fn(&V) -> Option<Value>,
-    ) -> Result<Option<(Snapshot<V>, Value)>, ApiError> {
-        self.check_place(cx, key)?;
-        if self.store.get(key).is_none() {
-            let mut manifest = manifest();
-            // The API server requires `apiVersion` and `kind` for custom resources.
-            manifest["apiVersion"] = V::KIND.api_version().into();
-            manifest["kind"] = V::KIND.kind.into();
-            let metadata = &mut manifest["metadata"];
-            metadata["name"] = key.name().into();
-            if let Some(namespace) = key.namespace_if_any() {
-                metadata["namespace"] = namespace.into();
-            }
-            metadata["ownerReferences"] = json!([{
-                "apiVersion": P::KIND.api_version(),
-                "kind": P::KIND.kind,
-                "name": cx.key().name(),
-                "uid": cx.seen.view.uid(),
-                "controller": true,
-                "blockOwnerDeletion": true,
-            }]);
-            let created = self.create(cx, key, &manifest).await?;
-            if plan(&created).is_none() {
-                return Ok(None);
-            }
-        }
-        // `None`: the object was deleted right after its creation.
-        let actual = self.store.get(key).ok_or(ApiError::Conflict)?;
-        Self::check_owner(cx, key, &actual)?;
-        let patch = plan(&actual);
-        Ok(patch.map(|patch| (actual, patch)))
+        metadata["ownerReferences"] = json!([owner_reference(cx.key(), &**cx.seen)]);
+        self.create(cx, key, &manifest).await
     }
 
     /// Deletes an object, and its dependents in the background.
@@ -480,7 +433,11 @@ impl<V: Cached> Writer<V> {
     /// namespace of its namespaced owner: see [Owners and dependents].
     ///
     /// [Owners and dependents]: https://kubernetes.io/docs/concepts/overview/working-with-objects/owners-dependents/
-    fn check_place<P: Primary>(&self, cx: &Context<'_, P>, key: &Key) -> Result<(), ApiError> {
+    pub(crate) fn check_place<P: Primary>(
+        &self,
+        cx: &Context<'_, P>,
+        key: &Key,
+    ) -> Result<(), ApiError> {
         let (kind, owner, namespace) = (V::KIND.kind, cx.key(), key.namespace());
         if V::KIND.is_cluster_scoped() != key.is_cluster_scoped() {
             let has = if key.is_cluster_scoped() { "no" } else { "a" };
@@ -500,7 +457,7 @@ impl<V: Cached> Writer<V> {
     }
 
     /// Fails with [`ApiError::Foreign`] if the reconciled object does not control this object.
-    fn check_owner<P: Primary>(
+    pub(crate) fn check_owner<P: Primary>(
         cx: &Context<'_, P>,
         key: &Key,
         actual: &Snapshot<V>,
@@ -586,6 +543,18 @@ impl<V: Cached> Writer<V> {
     }
 }
 
+/// Returns the reference of an object to its owner, which controls it.
+pub fn owner_reference<P: Primary>(owner: &Key, view: &P) -> Value {
+    json!({
+        "apiVersion": P::KIND.api_version(),
+        "kind": P::KIND.kind,
+        "name": owner.name(),
+        "uid": view.uid(),
+        "controller": true,
+        "blockOwnerDeletion": true,
+    })
+}
+
 /// Returns whether a write with this error may have been carried out: its response is missing or unreadable, or the server
 /// failed during the write.
 fn may_have_been_made(error: &kube::Error) -> bool {
@@ -630,8 +599,7 @@ fn based_on(version: u64) -> Result<String, ApiError> {
 }
 
 /// Describes a patch in a message by the names of its fields. Values are left out, because they may be long or secret.
-#[must_use]
-pub fn wanted(patch: &Value) -> String {
+fn wanted(patch: &Value) -> String {
     brief(&format!("changes of {}", names_of_fields(patch)))
 }
 

@@ -66,6 +66,10 @@ impl<P: Primary> Writer<P> {
         seen: &Snapshot<P>,
         status: &P::Status,
     ) -> Result<(), ApiError> {
+        if cx.is_dry_run && cx.has_acted() {
+            // The status would not be the one after the steps.
+            return Err(ApiError::NotLeading);
+        }
         let step = || Step::of::<P>("update", cx.key(), json!({ "status": status }));
         cx.check_dry_run(step)?;
         let found = seen.view.status();

@@ -34,7 +34,8 @@ use crate::{
     config::{app::tests::APP, environment::Host},
     controller::builder::ControllerBuilder,
     reconcile::{
-        context::Detached,
+        context::{Detached, View},
+        plan::Plan,
         reconciler::{Action, Reconciler},
         writer::{disputes::AT_ONCE, finalizer::Finalizer},
     },
@@ -104,9 +105,42 @@ fn plan(text: &str) -> impl Fn(&Dependent<Data>) -> Option<Value> {
     }
 }
 
+impl<V: Cached> Writer<V> {
+    /// Creates or patches an object, like a step of a plan.
+    async fn ensure<P: Primary>(
+        &self,
+        cx: &Context<'_, P>,
+        key: &Key,
+        manifest: Value,
+        plan: impl Fn(&V) -> Option<Value>,
+    ) -> Result<Snapshot<V>, ApiError> {
+        if self.store.get(key).is_none() {
+            let created = self.create_owned(cx, key, manifest).await?;
+            if plan(&created).is_none() {
+                return Ok(created);
+            }
+        }
+        let actual = self.store.get(key).ok_or(ApiError::Conflict)?;
+        Self::check_owner(cx, key, &actual)?;
+        let Some(patch) = plan(&actual) else {
+            return Ok(actual);
+        };
+        let patched = self.patch(cx, key, &actual, &patch, &patch, plan).await?;
+        patched.heeded(key)
+    }
+}
+
 impl Reconciler for Granter {
     type Primary = Custom<Wish>;
     type Error = ApiError;
+
+    fn plan(
+        &self,
+        _: &View<'_, Custom<Wish>>,
+        _: &Snapshot<Custom<Wish>>,
+    ) -> Result<Plan<Custom<Wish>>, ApiError> {
+        Ok(Plan::new())
+    }
 
     async fn reconcile(
         &self,
@@ -311,7 +345,9 @@ async fn i5_an_object_of_another_controller_is_not_changed() {
     let cx = harness.context(&key, &seen);
     let actual = maps.store().get(&key).unwrap();
     let patch = plan("a")(&actual.view).unwrap();
-    let patched = maps.patch(&cx, &key, &actual, &patch, plan("a")).await;
+    let patched = maps
+        .patch(&cx, &key, &actual, &patch, &patch, plan("a"))
+        .await;
     assert_eq!(patched.map(drop).unwrap_err(), foreign);
     let deleted = maps.delete(&cx, &key, &actual).await;
     assert_eq!(deleted.unwrap_err(), foreign);
@@ -920,6 +956,14 @@ async fn i6_a_status_that_is_pruned_is_written_once() {
     impl Reconciler for Reporter {
         type Primary = Custom<Timer>;
         type Error = ApiError;
+        fn plan(
+            &self,
+            _: &View<'_, Custom<Timer>>,
+            _: &Snapshot<Custom<Timer>>,
+        ) -> Result<Plan<Custom<Timer>>, ApiError> {
+            Ok(Plan::new())
+        }
+
         async fn reconcile(
             &self,
             cx: &Context<'_, Custom<Timer>>,
@@ -982,7 +1026,10 @@ async fn i6_two_no_op_plans_are_requested_once_each() {
         ] {
             let actual = maps.store().get(&key).unwrap();
             let plan = |_: &_| Some(patch.clone());
-            let patched = maps.patch(&cx, &key, &actual, &patch, plan).await.unwrap();
+            let patched = maps
+                .patch(&cx, &key, &actual, &patch, &patch, plan)
+                .await
+                .unwrap();
             assert_eq!(patched.overruled, Some(patch));
         }
         assert_eq!(server.sent().len(), expected);
