@@ -118,6 +118,10 @@ impl Reconciler for FooReconciler {
         merge_results(failed.fold(Ok(()), merge_results), reported)
     }
 
+    fn paused(&self, cx: &Context<'_, Foo>) {
+        self.wake(cx);
+    }
+
     fn why(&self, key: &Key) -> Vec<(&'static str, String)> {
         let waits = self.rollouts.place(key).map(|place| {
             let text = format!("its rollout waits for a slot, place {place}");

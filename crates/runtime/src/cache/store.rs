@@ -210,7 +210,7 @@ pub struct Change<V> {
     pub old: Option<Snapshot<V>>,
     /// New object. `None`: it was deleted.
     pub new: Option<Snapshot<V>>,
-    /// Whether only parts differ that the store does not keep, such as labels and annotations. False if a retry may wait for
+    /// Whether only parts differ that the store does not keep, such as labels and most annotations. False if a retry may wait for
     /// this change: see `Store::apply`.
     pub is_touch: bool,
 }
@@ -449,6 +449,12 @@ impl<V: Cached> Store<V> {
         let mut state = self.state.write();
         let entry = state.objects.get_mut(key);
         entry.is_some_and(|entry| std::mem::take(&mut entry.is_requested))
+    }
+
+    /// Returns whether the next [`take_request`](Self::take_request) returns `true`.
+    pub(crate) fn is_requested(&self, key: &Key) -> bool {
+        let state = self.state.read();
+        state.objects.get(key).is_some_and(|it| it.is_requested)
     }
 
     /// Returns the number of paused objects.

@@ -446,15 +446,15 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
     }
 
     /// Watches a resource type, and enqueues the objects that `map` returns: for each change of an object of the type, those for
-    /// its old and for its new content. For relations that no owner and no [reference](Cached::references) shows, such as a
+    /// its key and its old content, and those for its key and its new content. For relations that no owner and no [reference](Cached::references) shows, such as a
     /// summary of many objects. The controller may also own, watch or reconcile the type.
     ///
-    /// `map` must be quick. If it panics, the change enqueues no object. Each change of the type ends the rest of a resync: the next one checks all
-    /// objects of this controller, without requests.
+    /// `map` must be quick. If it panics, the change enqueues no object. Each change of the type ends the rest of a resync: the
+    /// next one checks all objects of this controller, without requests.
     ///
     /// # Panics
     /// If only the [referenced](Select::referenced_only) objects of the type are watched.
-    pub fn maps<V: Cached>(&mut self, map: impl Fn(&V) -> Vec<Key> + Send + Sync + 'static) {
+    pub fn maps<V: Cached>(&mut self, map: impl Fn(&Key, &V) -> Vec<Key> + Send + Sync + 'static) {
         let (informer, handler) = (self.program.informer::<V>(), self.handler.clone());
         assert!(
             informer.contents.is_none(),

@@ -1,6 +1,8 @@
 //! The control of an object's reconciles by its user: a pause, or a request.
 
-use k8s_openapi::jiff::Timestamp;
+use std::time::Duration;
+
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
 use crate::{
     api::{
@@ -30,10 +32,33 @@ impl<R: Reconciler> ObjectReconciler<R> {
     ) -> Result<Action, R::Error> {
         if seen.is_paused() {
             trace::decided("nothing: the object is paused");
+            self.reconciler.paused(cx);
             let event = Event::normal(PAUSED, self.words());
-            self.report(cx, seen, Some(event)).await?;
-            return Ok(Action::Done);
+            return Ok(self.report(cx, seen, Some(event)).await?);
         }
+        let is_ours = |it: &Condition| it.type_ == PAUSED && it.reason == PAUSED;
+        if cx.is_dry_run || !seen.view.conditions().iter().any(is_ours) {
+            return self.reconcile_and_acknowledge(cx, seen).await;
+        }
+        // First, because this condition would confirm another pause while the reconcile still writes.
+        let resumed = Snapshot {
+            control: None,
+            ..seen.clone()
+        };
+        self.report(cx, &resumed, None).await?;
+        let now = self.primary.store().get(cx.key());
+        let now = now.filter(|now| now.uid() == seen.uid() && !now.is_paused());
+        let now = now.ok_or(ApiError::Conflict)?;
+        let cx = self.context(cx.key(), &now, cx.attempt);
+        self.reconcile_and_acknowledge(&cx, &now).await
+    }
+
+    /// Reconciles the object, and acknowledges the request that the reconcile saw.
+    async fn reconcile_and_acknowledge(
+        &self,
+        cx: &Context<'_, R::Primary>,
+        seen: &Snapshot<R::Primary>,
+    ) -> Result<Action, R::Error> {
         let is_new =
             || seen.requested_at().is_some() && self.primary.store().take_request(cx.key());
         if !cx.is_dry_run && is_new() {
@@ -53,23 +78,34 @@ impl<R: Reconciler> ObjectReconciler<R> {
             control: seen.control.clone(), // A later request needs another attempt.
             ..now
         };
-        match self.report(cx, &now, None).await {
-            Err(error) if done.as_ref().map_or_else(is_final, |_| true) => Err(error.into()),
-            _ => done,
+        let reported = self.report(cx, &now, None).await;
+        match (done, reported) {
+            (Ok(Action::Done), Ok(action)) => Ok(action),
+            (Err(error), Ok(action @ Action::After(_))) if error.retry() == Retry::OnChange => {
+                Ok(action)
+            }
+            (Ok(_), Err(later)) => Err(later.into()),
+            (Err(error), Err(later))
+                if error.retry() == Retry::OnChange || asks(&later) > asks(&error) =>
+            {
+                Err(later.into())
+            }
+            (done, _) => done,
         }
     }
 
-    /// Writes the [`control_status`](Self::control_status), and the event that explains it.
+    /// Writes the [`control_status`](Self::control_status), and the event that explains it. The error has no reason: the reconciler
+    /// would report it as the error of its own write.
     async fn report(
         &self,
         cx: &Context<'_, R::Primary>,
         now: &Snapshot<R::Primary>,
         event: Option<Event>,
-    ) -> Result<(), ApiError> {
+    ) -> Result<Action, ApiError> {
         let status = self.control_status(now, cx.now());
         let status = status.filter(|it| self.primary.needs_status_update(cx.key(), now, it));
         let Some(status) = status else {
-            return Ok(());
+            return Ok(Action::Done);
         };
         let written = match event {
             Some(event) => self.primary.report(cx, now, &status, event).await,
@@ -79,13 +115,14 @@ impl<R: Reconciler> ObjectReconciler<R> {
         if let Err(rejected @ ApiError::Rejected(_)) = &written {
             cx.log_once(rejected, "the status cannot be written");
             self.primary.suppress_status(cx, now, &status);
-            return Ok(());
+            return Ok(Action::Done);
         }
-        written
+        without_reason(written)
     }
 
     /// Returns the status that reports the control of the object, if it may differ from the stored one: with the condition Paused
-    /// while the object is paused, else without it and with the token of the last request. The status of a terminating object stays.
+    /// while the object is paused, else without it and with the token of the last request. The status of a terminating object stays,
+    /// and so does a condition Paused of another author.
     pub fn control_status(
         &self,
         seen: &Snapshot<R::Primary>,
@@ -96,14 +133,20 @@ impl<R: Reconciler> ObjectReconciler<R> {
         }
         let is_paused = seen.is_paused();
         let mut conditions = seen.view.conditions().iter();
-        let is_reported = conditions.any(|it| it.type_ == PAUSED && it.status == "True");
+        let found = conditions.find(|it| it.type_ == PAUSED);
+        let is_reported = match found {
+            Some(it) if it.reason != PAUSED => is_paused,
+            found => found.is_some_and(|it| !is_paused || it.status == "True"),
+        };
         let token = seen.requested_at().filter(|_| !is_paused);
         if is_paused == is_reported && token.is_none() {
             return None;
         }
         let mut status = seen.view.status().clone();
         let (conditions, handled) = R::Primary::noted(&mut status)?;
-        conditions.retain(|it| it.type_ != PAUSED);
+        if is_paused != is_reported {
+            conditions.retain(|it| it.type_ != PAUSED);
+        }
         if is_paused {
             let verdict = (true, PAUSED, self.words());
             let generation = seen.view.generation();
@@ -118,10 +161,53 @@ impl<R: Reconciler> ObjectReconciler<R> {
     /// Returns the message of the condition and of the event.
     pub fn words(&self) -> String {
         let group = self.group;
-        format!("the annotation {group}/paused is true: only its deletion is reconciled")
+        format!(
+            "the annotation {group}/paused is true: only the deletion of the object is reconciled"
+        )
     }
 }
 
-fn is_final<E: Failure>(error: &E) -> bool {
-    error.retry() == Retry::OnChange
+/// Returns the `Retry-After` of the API server, or zero.
+fn asks(error: &impl Failure) -> Duration {
+    match error.retry() {
+        Retry::Backoff(time) => time,
+        _ => Duration::ZERO,
+    }
+}
+
+fn without_reason(written: Result<(), ApiError>) -> Result<Action, ApiError> {
+    let Err(error) = written else {
+        return Ok(Action::Done);
+    };
+    let text = format!("the status cannot be written: {error}");
+    Err(match error {
+        ApiError::Contested(.., time) => return Ok(Action::After(time)),
+        ApiError::Denied(_, time) => ApiError::Transient(text, time),
+        error if error.reason().is_some() => ApiError::transient(text),
+        error => error,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A reconciler reports an error with a reason as the error of its own write. The delay stays.
+    #[test]
+    fn an_error_of_the_status_has_no_reason() {
+        let (text, time) = (|| "x".to_owned(), Duration::from_secs(7));
+        for error in [
+            ApiError::Denied(text(), time),
+            ApiError::TimedOut(text()),
+            ApiError::Transient(text(), time),
+            ApiError::Conflict,
+            ApiError::NotLeading,
+        ] {
+            let reported = without_reason(Err(error.clone())).expect_err("an error");
+            assert_eq!(reported.reason(), None, "{error:?}");
+            assert_eq!(reported.retry(), error.retry(), "{error:?}");
+        }
+        let contested = ApiError::Contested(text(), text(), time);
+        assert_eq!(without_reason(Err(contested)), Ok(Action::After(time)));
+    }
 }

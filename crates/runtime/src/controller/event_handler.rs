@@ -93,7 +93,7 @@ impl<P: Primary> EventHandler<P> {
         &self,
         scopes: &Scopes,
         change: &Change<V>,
-        map: impl Fn(&V) -> Vec<Key>,
+        map: impl Fn(&Key, &V) -> Vec<Key>,
     ) {
         let work_queue = self.work_queue.borrow();
         let Some(work_queue) = work_queue.as_ref().filter(|_| !change.is_touch) else {
@@ -101,7 +101,9 @@ impl<P: Primary> EventHandler<P> {
         };
         let objects = [&change.old, &change.new].into_iter().flatten();
         let keys = objects.flat_map(|object| {
-            let keys = catch(&V::KIND, "ControllerBuilder::maps", || map(object));
+            let keys = catch(&V::KIND, "ControllerBuilder::maps", || {
+                map(&change.key, object)
+            });
             keys.unwrap_or_else(|panicked| {
                 warn!(object = %change.key, "{panicked}; the change enqueues no object");
                 Vec::new()

@@ -144,6 +144,10 @@ impl<R: Reconciler> ObjectReconciler<R> {
             // lost with an earlier term, the add replaces it.
             return false;
         }
+        // The change was ignored if it came before a term, or before the scope was in sync.
+        if !seen.is_paused() && seen.requested_at().is_some() && objects.is_requested(key) {
+            return false;
+        }
         let basis = self.basis(key, &seen.view);
         // The result is not cached while a rejected or ineffective status is suppressed: the status must be written when the
         // suppression expires.

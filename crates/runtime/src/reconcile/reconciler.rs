@@ -39,22 +39,24 @@ use crate::{
 ///   missing until it changes. The log names the method, the resource type and the object.
 /// - Each request of a reconcile ends within 36 s. The reconcile as a whole has no time limit. The liveness check fails if none
 ///   of its requests ends, with or without a response, for over two minutes.
+/// - An object may be reconciled although it is in its desired state. It may also be reconciled after it was deleted from the API
+///   server, but not yet from the store. Each write then fails with [`ApiError::Conflict`], and is retried.
 ///
 /// # Pauses and requests
 ///
 /// `<group>` is the API group of the [`App`](crate::App).
 ///
 /// - While the annotation `<group>/paused` of an object is `true`, the object is reconciled only if it is terminating. The runtime
-///   adds the condition Paused to the status once, with an event. It removes the condition after the next reconcile.
+///   adds the condition Paused to the status once, with an event. A reconcile in progress ends first; from the condition on,
+///   nothing is written. The runtime removes the condition before the next reconcile.
 /// - A new value of the annotation `<group>/reconcile-requested-at` enqueues the object without delay, and makes the runtime forget
-///   its backoff, its disputes and its writes without effect. After the reconcile, `status.lastHandledReconcileAt` is that value,
-///   even if the reconcile failed. A [quiet](Retry::is_quiet) retry comes first.
+///   its backoff, its disputes and its writes without effect. After the reconcile, `status.lastHandledReconcileAt` repeats the
+///   value that the reconcile saw, even if the reconcile failed. After a [quiet](Retry::is_quiet) error, only the retry
+///   acknowledges.
 ///
 /// Both change the status through [`Primary::noted`](crate::Primary::noted). A reconciler that computes a whole new status keeps the
-/// condition Paused and `lastHandledReconcileAt` of the stored one.
-///
-/// An object may be reconciled although it is in its desired state. It may also be reconciled after it was deleted from the API
-/// server, but not yet from the store. Each write then fails with [`ApiError::Conflict`], and is retried.
+/// condition Paused and `lastHandledReconcileAt` of the stored one. The condition type Paused is reserved: if the object has such a
+/// condition with another reason than Paused, the runtime reports no pause.
 pub trait Reconciler: Send + Sync + 'static {
     /// The resource type that is reconciled.
     type Primary: Primary;
@@ -176,6 +178,10 @@ pub trait Reconciler: Send + Sync + 'static {
         };
         nothing_to_do && !cx.has_acted()
     }
+
+    /// Called instead of [`reconcile`](Self::reconcile) while the object is [paused](Self#pauses-and-requests). For state that
+    /// other objects share: [enqueue](Context::enqueue) those that wait for it. The method must be fast and send no request.
+    fn paused(&self, _cx: &Context<'_, Self::Primary>) {}
 
     /// Returns the name and a sentence for each of the reconciler's own records that delay or skip a write of this object.
     /// `/debug/state?object=` and `doctor --object` show them. The method must be fast and send no request.

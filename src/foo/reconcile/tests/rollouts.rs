@@ -88,7 +88,10 @@ async fn r12_a_full_limit_holds_back_the_pod_template_alone() {
     let mut done = outdated("first").1;
     (done.version, done.view.image) = (11, Some("nginx:latest".into()));
     harness.apply_deployment(done);
-    harness.deploy(&first.key).await;
+    // A pause of the first Foo does not keep its place.
+    let seen = harness.reconciler().foos.store().get(&first.key).unwrap();
+    let cx = harness.context(&first.key, &seen);
+    harness.reconciler().paused(&cx);
     assert_eq!(harness.enqueued(), [second.key.clone()]);
     harness.deploy(&second.key).await;
     let both = json!({ "replicas": 5, "template": template });

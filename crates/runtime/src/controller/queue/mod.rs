@@ -157,9 +157,10 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.0.state.lock().defer_to_retry(key)
     }
 
-    /// Forgets the failures of `key`, for a request of a user. A delay stays until the next [`add`](Self::add).
+    /// Forgets the failures of `key`, for a request of a user. A delay stays until the next [`add`](Self::add). Does nothing while
+    /// the [change limit](self#change-limit) delays the key: each request would cause retries without backoff.
     pub fn reset(&self, key: &K) {
-        self.0.state.lock().reset(key);
+        self.0.state.lock().reset(key, Instant::now());
     }
 
     /// Whether the last attempt was a failure. Conflicts and postponed writes are not failures.

@@ -473,14 +473,16 @@ impl<K: Clone + Eq + Hash> State<K> {
     }
 
     /// [`Queue::reset`](super::Queue::reset).
-    pub(super) fn reset(&mut self, key: &K) {
-        let Self {
-            tries,
-            status_changes,
-            ..
-        } = self;
-        tries.remove(key);
-        status_changes.forget(key);
+    pub(super) fn reset(&mut self, key: &K, now: Instant) {
+        if self.pace.due(key, Lane::Event, now) <= now {
+            let Self {
+                tries,
+                status_changes,
+                ..
+            } = self;
+            tries.remove(key);
+            status_changes.forget(key);
+        }
     }
 
     /// Queues a key with a [deferred](Self::defer_to_retry) change, after an attempt that did not fail.

@@ -1,5 +1,6 @@
 //! Pauses and requests of users.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use opentelemetry_sdk::{Resource, metrics::SdkMeterProvider};
 use serde::Deserialize;
 use tokio::{
@@ -11,7 +12,7 @@ use super::*;
 use crate::{
     api::{
         kind::Kind,
-        object::Cached,
+        object::{Cached, Primary as _},
         plain::{Custom, Spec},
         reported::Status,
     },
@@ -44,11 +45,16 @@ impl Reconciler for Jobs {
     async fn reconcile(
         &self,
         _: &Context<'_, Custom<Job>>,
-        _: &Snapshot<Custom<Job>>,
+        seen: &Snapshot<Custom<Job>>,
     ) -> Result<Action, ApiError> {
         self.0.attempts.lock().push(Instant::now());
+        *self.0.conditions.lock() = seen.view.conditions().to_vec();
         let error = self.0.error.lock().clone();
         error.map_or(Ok(Action::Done), Err)
+    }
+
+    fn paused(&self, _: &Context<'_, Custom<Job>>) {
+        *self.0.pauses.lock() += 1;
     }
 
     fn is_up_to_date(&self, _: &Context<'_, Custom<Job>>, _: &Snapshot<Custom<Job>>) -> bool {
@@ -68,9 +74,15 @@ pub(super) struct Test {
     watches: broadcast::Sender<String>,
     statuses: Mutex<Vec<Value>>,
     events: Mutex<Vec<String>>,
+    /// The answer to a status, if it is not written.
+    refusal: Mutex<Option<Value>>,
+    /// The conditions that the last reconcile saw.
+    conditions: Mutex<Vec<Condition>>,
     /// Whether the schema has no status fields.
     prunes: bool,
     pub attempts: Mutex<Vec<Instant>>,
+    /// Number of calls while the object is paused.
+    pauses: Mutex<u32>,
     pub error: Mutex<Option<ApiError>>,
     /// Number of checks of a resync.
     pub checks: Mutex<u32>,
@@ -88,8 +100,11 @@ impl Test {
             watches: broadcast::Sender::new(1000),
             statuses: Mutex::default(),
             events: Mutex::default(),
+            refusal: Mutex::default(),
+            conditions: Mutex::default(),
             prunes,
             attempts: Mutex::default(),
+            pauses: Mutex::default(),
             error: Mutex::default(),
             checks: Mutex::default(),
             source: Mutex::new(source("a", 1)),
@@ -158,6 +173,10 @@ impl Test {
         }
         if path.ends_with("/status") {
             self.statuses.lock().push(body["status"].clone());
+            if let Some(refusal) = &*self.refusal.lock() {
+                let code = refusal["code"].as_u64().unwrap().try_into().unwrap();
+                return respond(code, refusal);
+            }
             let stored = self.edit(|job| {
                 if !self.prunes {
                     job["status"] = body["status"].clone();
@@ -197,7 +216,7 @@ impl Test {
     /// Starts a leader of a program that maps other objects to Jobs.
     pub fn run_mapping<V: Cached>(
         self: &Arc<Self>,
-        map: impl Fn(&V) -> Vec<Key> + Send + Sync + 'static,
+        map: impl Fn(&Key, &V) -> Vec<Key> + Send + Sync + 'static,
     ) -> (Running, Ended) {
         self.start(|_| {}, |builder| builder.maps(map))
     }
@@ -306,6 +325,7 @@ async fn a_paused_object_is_not_reconciled() {
     test.annotate("paused", "true").await;
     sleep(hour).await;
     assert_eq!(test.counts(), (1, 1, 1));
+    assert_eq!(*test.pauses.lock(), 1);
     assert_eq!(*test.events.lock(), ["Paused"]);
     let condition = test.statuses.lock()[0]["conditions"][0].clone();
     assert_eq!(condition["type"], "Paused");
@@ -321,22 +341,42 @@ async fn a_paused_object_is_not_reconciled() {
     sleep(hour).await;
     assert_eq!(test.counts(), (1, 1, 1));
 
+    // The condition is removed first: otherwise it would confirm the next pause while the reconcile writes.
     test.annotate("paused", Value::Null).await;
-    assert_eq!(test.counts(), (2, 2, 1), "at once");
+    assert_eq!(test.counts(), (2, 3, 1), "at once");
+    assert_eq!(*test.conditions.lock(), []);
     sleep(hour).await;
-    assert_eq!(test.counts(), (2, 2, 1));
+    assert_eq!(test.counts(), (2, 3, 1));
     assert_eq!(
-        test.statuses.lock()[1],
-        json!({ "lastHandledReconcileAt": "t" })
+        test.statuses.lock()[1..],
+        [json!({}), json!({ "lastHandledReconcileAt": "t" })]
     );
     assert_eq!(running.shows(), ("0".into(), vec!["upToDate".into()]));
 
     // Otherwise its namespace would never terminate.
     test.annotate("paused", "true").await;
-    assert_eq!(test.counts(), (2, 3, 2));
+    assert_eq!(test.counts(), (2, 4, 2));
     test.edit(|job| job["metadata"]["deletionTimestamp"] = "2020-01-01T00:00:00Z".into());
     sleep(Duration::from_millis(1)).await;
-    assert_eq!(test.counts(), (3, 3, 2));
+    assert_eq!(test.counts(), (3, 4, 2));
+}
+
+/// A condition of this type by another author stays, with and without a pause.
+#[tokio::test(start_paused = true)]
+async fn a_condition_of_another_author_stays() {
+    let (hour, test) = (Duration::from_hours(1), Test::new(false));
+    let theirs = json!({ "type": "Paused", "status": "True", "reason": "Theirs", "message": "",
+                         "lastTransitionTime": "2020-01-01T00:00:00Z" });
+    test.edit(|job| job["status"] = json!({ "conditions": [theirs] }));
+    let _running = test.run();
+    sleep(hour).await;
+    assert_eq!(test.counts(), (1, 0, 0));
+    test.annotate("paused", "true").await;
+    sleep(hour).await;
+    assert_eq!(test.counts(), (1, 0, 0));
+    test.annotate("paused", Value::Null).await;
+    sleep(hour).await;
+    assert_eq!(test.counts(), (2, 0, 0));
 }
 
 /// A request resets the backoff, and is acknowledged although the attempt fails.
@@ -367,26 +407,65 @@ async fn a_request_is_handled_at_once() {
     assert_eq!(test.statuses.lock().len(), 2);
 }
 
-/// Another component that requests a reconcile after each acknowledgement makes a loop, at the pace of all changes.
+/// Another component that requests a reconcile after each acknowledgement makes a loop, at the pace of all changes. Only the burst
+/// resets the backoff of a failing object.
 #[tokio::test(start_paused = true)]
 async fn requests_are_limited_like_changes() {
-    let test = Test::new(false);
-    let _running = test.run();
-    sleep(Duration::from_mins(1)).await;
-    for number in 0..1000 {
-        test.annotate("reconcile-requested-at", number.to_string())
-            .await;
-        sleep(Duration::from_millis(9)).await;
+    for (error, most) in [(None, 33), (Some(ApiError::transient("no")), 80)] {
+        let test = Test::new(false);
+        test.error.lock().clone_from(&error);
+        let _running = test.run();
+        sleep(Duration::from_mins(1)).await;
+        let before = test.attempts.lock().len();
+        for number in 0..1000 {
+            test.annotate("reconcile-requested-at", number.to_string())
+                .await;
+            sleep(Duration::from_millis(9)).await;
+        }
+        sleep(Duration::from_mins(1)).await;
+        let attempts = test.attempts.lock().len() - before;
+        assert!((26..=most).contains(&attempts), "{error:?}: {attempts}");
+        let last = test.statuses.lock().last().cloned();
+        assert_eq!(last, Some(json!({ "lastHandledReconcileAt": "999" })));
     }
-    sleep(Duration::from_mins(1)).await;
-    let attempts = test.attempts.lock().len();
-    let expected = 20 + 10;
-    assert!(
-        (expected - 3..expected + 3).contains(&attempts),
-        "{attempts}"
+}
+
+/// A `Retry-After` in the answer to the acknowledgement delays the retry of a failed reconcile.
+#[tokio::test(start_paused = true)]
+async fn the_acknowledgement_delays_the_retry() {
+    let test = Test::new(false);
+    *test.error.lock() = Some(ApiError::transient("no"));
+    *test.refusal.lock() = Some(
+        json!({ "kind": "Status", "code": 429, "message": "too many requests",
+                                        "details": { "retryAfterSeconds": 7 } }),
     );
-    let last = test.statuses.lock().last().cloned();
-    assert_eq!(last, Some(json!({ "lastHandledReconcileAt": "999" })));
+    let _running = test.run();
+    sleep(Duration::from_hours(1)).await;
+    test.annotate("reconcile-requested-at", "t").await;
+    let attempts = test.attempts.lock().len();
+    sleep(Duration::from_secs(6)).await;
+    assert_eq!(test.attempts.lock().len(), attempts);
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(test.attempts.lock().len(), attempts + 1);
+}
+
+/// No status shows the request of a terminating object, so the store remembers it until the next term.
+#[tokio::test(start_paused = true)]
+async fn a_request_between_two_terms_is_handled() {
+    let test = Test::new(false);
+    test.edit(|job| {
+        job["metadata"]["deletionTimestamp"] = "2020-01-01T00:00:00Z".into();
+        job["status"] = json!({ "observedGeneration": 1 });
+    });
+    let running = test.run();
+    sleep(Duration::from_hours(1)).await;
+    running.term.send_replace(None);
+    sleep(Duration::from_secs(1)).await;
+    let attempts = test.attempts.lock().len();
+    test.annotate("reconcile-requested-at", "t").await;
+    running.term.send_replace(Some(Term::unlimited()));
+    sleep(Duration::from_hours(1)).await;
+    assert_eq!(test.attempts.lock().len(), attempts + 1);
 }
 
 /// If the schema lacks the field, each request costs one status.

@@ -120,10 +120,10 @@ async fn a_shutdown_cancels_a_task() {
 #[tokio::test(start_paused = true)]
 async fn a_mapped_change_enqueues_old_and_new_objects() {
     let test = Test::new(false);
-    let (_running, program) = test.run_mapping(|source: &Custom<Source>| {
+    let (_running, program) = test.run_mapping(|changed: &Key, source: &Custom<Source>| {
         let job = &source.spec.as_ref().unwrap().job;
         assert!(job != "odd", "on purpose");
-        vec![key(job)]
+        vec![changed.sibling(job)]
     });
     sleep(Duration::from_mins(1)).await;
     let mut expected = 1;
@@ -147,7 +147,7 @@ async fn a_mapped_change_enqueues_old_and_new_objects() {
 #[tokio::test(start_paused = true)]
 async fn a_mapped_change_ends_the_rest_of_a_resync() {
     let (hour, test) = (Duration::from_hours(1), Test::new(false));
-    let (_running, _program) = test.run_mapping(|_: &Custom<Source>| Vec::new());
+    let (_running, _program) = test.run_mapping(|_: &Key, _: &Custom<Source>| Vec::new());
     sleep(hour).await;
     let checks = *test.checks.lock();
     sleep(hour).await;

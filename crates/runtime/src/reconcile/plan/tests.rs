@@ -402,15 +402,20 @@ async fn modifiers_change_what_is_sent_and_compared() {
     );
     assert!(harness.is_up_to_date(&key("w")));
 
-    // The Wish has been changed since: a verified change is not sent.
-    server.insert(&harness, parts, owned("Part", "p", "wish", &theirs));
+    // The Wish has been paused or changed since: a verified change is not sent.
     let wish = format!("{}/w", path_of::<Custom<Wish>>());
-    server.0.lock().objects.get_mut(&wish).unwrap()["metadata"]["generation"] = 3.into();
-    let error = harness.reconcile(&key("w")).await.unwrap_err();
-    assert_eq!(
-        (error, server.methods()),
-        (ApiError::Conflict, vec![Method::GET])
-    );
+    let paused = json!({ format!("{}/paused", APP.group): "true" });
+    for (field, value) in [("annotations", paused), ("generation", 3.into())] {
+        server.insert(&harness, parts, owned("Part", "p", "wish", &theirs));
+        server.0.lock().objects.get_mut(&wish).unwrap()["metadata"][field] = value;
+        let error = harness.reconcile(&key("w")).await.unwrap_err();
+        assert_eq!(
+            (error, server.methods()),
+            (ApiError::Conflict, vec![Method::GET]),
+            "{field}"
+        );
+        server.0.lock().objects.get_mut(&wish).unwrap()["metadata"][field] = Value::Null;
+    }
 }
 
 /// The created object has no field that the comparison would remove.

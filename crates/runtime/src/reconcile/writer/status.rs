@@ -195,8 +195,8 @@ impl<P: Primary> Writer<P> {
         self.history.is_status_suppressed(key, seen)
     }
 
-    /// Verifies with a live read that the cached object is current, apart from its metadata and status. Use it before an action
-    /// that needs a current object, and that has no precondition.
+    /// Verifies with a live read that the cached object is current, apart from its metadata and status, and that no user has
+    /// paused it. Use it before an action that needs a current object, and that has no precondition.
     ///
     /// # Errors
     /// [`ApiError::Conflict`] if it is not current, or the error of the read.
@@ -217,8 +217,10 @@ impl<P: Primary> Writer<P> {
         let key = cx.key();
         let asked = self.store.now(key);
         let current = self.get_live(cx, key).await?;
-        let current =
-            current.filter(|is| is.uid() == seen.uid() && asks_for(&**is) == asks_for(&**seen));
+        let current = current.filter(|is| {
+            let is_same = is.uid() == seen.uid() && is.is_paused() == seen.is_paused();
+            is_same && asks_for(&**is) == asks_for(&**seen)
+        });
         // If the cached object is not current, it is marked as doubtful, and the next reconcile begins with a live read.
         // Waiting for the watch is not enough: if this response is wrong, the watch delivers no change.
         let standing = match current {

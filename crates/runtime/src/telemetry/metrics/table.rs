@@ -122,7 +122,7 @@ metrics! {
         CACHE_OBJECTS: Gauge "{app}_cache_objects" "" ["kind"]
             "Objects in the cache.";
         PAUSED_OBJECTS: Gauge "{app}_paused_objects" "" ["kind"]
-            "Reconciled objects with the annotation paused.";
+            "Reconciled objects with the annotation paused: true.";
         CACHE_AGE: Gauge "{app}_cache_age_seconds" "s" ["kind", "scope"]
             "Time since the watch of a kind, in a namespace or in all namespaces (*), last received anything: an event, a part of a list, or a bookmark, which the API server sends about once a minute.";
         WATCH_RESTARTS: Counter "{app}_watch_restarts_total" "" ["kind"]
