@@ -316,7 +316,7 @@ impl State {
         self.replicas[replica].call = Some(Call { sent, write });
     }
 
-    /// Ends an attempt after which the replica knows the current Lease.
+    /// Ends an attempt. The replica then knows the current Lease.
     fn tried(&mut self, replica: usize, sent: Duration, election: Election) {
         let lease = self.lease.clone().unwrap();
         // Without the guard, `kube-leader-election` treats every response to its write as a success.

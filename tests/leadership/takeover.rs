@@ -212,7 +212,7 @@ async fn a_takeover_after_a_crash_takes_one_lease() {
     let mut waits = Vec::new();
     for round in 3..6 {
         replicas.push(stand(round));
-        // By now the standbys have read the Lease, and the leader has renewed it.
+        // The standbys have now read the Lease, and the leader has renewed it.
         sleep(RETRY / 5 * 2).await;
         leads.kill();
         let start = Instant::now();
