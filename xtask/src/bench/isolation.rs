@@ -140,8 +140,8 @@ impl Program {
         deployments.until(1, |it| it.metadata.name == "first").await;
         subject.rest().await;
         Self {
-            crds,
             plane,
+            crds,
             vanishing,
             subject,
         }
@@ -169,8 +169,11 @@ impl Program {
         }
         let crd = &self.vanishing[usize::from(!is_disturbed)];
         let vanish = async {
+            if disturbance != Vanish {
+                pending::<()>().await;
+            }
             let mut changes = interval(CHANGE);
-            while disturbance == Vanish {
+            loop {
                 changes.tick().await;
                 let _ = (self.crds)
                     .delete(&crd.name_any(), &DeleteParams::default())
@@ -178,7 +181,6 @@ impl Program {
                 changes.tick().await;
                 let _ = self.crds.create(&PostParams::default(), crd).await;
             }
-            pending::<()>().await;
         };
         let all = names(name, COUNT);
         let mut config_maps = Watch::new(client, CONFIG_MAPS).await;
@@ -190,7 +192,7 @@ impl Program {
         };
         let times = tokio::select! {
             times = load => times,
-            () = vanish => unreachable!("it continues"),
+            () = vanish => unreachable!("it does not end"),
         };
         if let Some(webhook) = webhook {
             webhook.remove().await;

@@ -8,6 +8,7 @@ use crate::{
     api::{
         failure::{Failure, Retry},
         object::{Cached as _, Primary},
+        panic::catch,
         reported::condition,
     },
     cache::store::Snapshot,
@@ -65,9 +66,15 @@ impl<R: Reconciler> ObjectReconciler<R> {
             self.informers.forget(cx.key(), &seen.view);
         }
         let done = self.reconciler.reconcile(cx, seen).await;
+        // The worker reports a panic of this method.
+        let retry_of = |error: &R::Error| {
+            catch(&R::Primary::KIND, "Failure::retry", || error.retry())
+                .unwrap_or(Retry::Backoff(Duration::ZERO))
+        };
+        let retry = done.as_ref().err().map(retry_of);
         let is_over = match &done {
             Ok(action) => *action != Action::StatusPending,
-            Err(error) => !error.retry().is_quiet(),
+            Err(_) => !retry.is_some_and(Retry::is_quiet),
         };
         let now = self.primary.store().get(cx.key());
         let now = now.filter(|now| now.uid() == seen.uid() && !now.is_paused());
@@ -81,12 +88,10 @@ impl<R: Reconciler> ObjectReconciler<R> {
         let reported = self.report(cx, &now, None).await;
         match (done, reported) {
             (Ok(Action::Done), Ok(action)) => Ok(action),
-            (Err(error), Ok(action @ Action::After(_))) if error.retry() == Retry::OnChange => {
-                Ok(action)
-            }
+            (Err(_), Ok(action @ Action::After(_))) if retry == Some(Retry::OnChange) => Ok(action),
             (Ok(_), Err(later)) => Err(later.into()),
-            (Err(error), Err(later))
-                if error.retry() == Retry::OnChange || asks(&later) > asks(&error) =>
+            (Err(_), Err(later))
+                if retry == Some(Retry::OnChange) || asks(Some(later.retry())) > asks(retry) =>
             {
                 Err(later.into())
             }
@@ -168,9 +173,9 @@ impl<R: Reconciler> ObjectReconciler<R> {
 }
 
 /// Returns the `Retry-After` of the API server, or zero.
-fn asks(error: &impl Failure) -> Duration {
-    match error.retry() {
-        Retry::Backoff(time) => time,
+fn asks(retry: Option<Retry>) -> Duration {
+    match retry {
+        Some(Retry::Backoff(time)) => time,
         _ => Duration::ZERO,
     }
 }
