@@ -2,7 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
-/// `namespace/name` of an object, or the `name` of a cluster-scoped object. Cheap to clone: one key per object is shared by cache, queue and worker.
+/// `namespace/name` of an object, or the `name` of a cluster-scoped object. Cheap to clone: one key per object is shared by
+/// cache, queue and worker.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(Arc<str>);
 

@@ -126,8 +126,8 @@ impl<R: Reconciler> ObjectReconciler<R> {
     }
 
     /// Returns the status that reports the control of the object, if it may differ from the stored one: with the condition Paused
-    /// while the object is paused, else without it and with the token of the last request. The status of a terminating object stays,
-    /// and so does a condition Paused of another author.
+    /// while the object is paused, else without it and with the token of the last request. The status of a terminating object
+    /// stays, and so does a condition Paused of another author.
     pub fn control_status(
         &self,
         seen: &Snapshot<R::Primary>,

@@ -305,8 +305,8 @@ impl Controllers {
         }
     }
 
-    /// Cancels the program's own tasks, and waits until pending events are written, for half of the remaining shutdown timeout. The other half is for the export of
-    /// traces.
+    /// Cancels the program's own tasks, and waits until pending events are written, for half of the remaining shutdown timeout.
+    /// The other half is for the export of traces.
     pub async fn finish(mut self) {
         for task in &self.own {
             task.abort();

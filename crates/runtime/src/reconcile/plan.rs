@@ -29,8 +29,9 @@ use crate::{
 /// The steps of one reconcile, which a [`Reconciler`](crate::Reconciler) returns.
 ///
 /// A step whose result exists already sends no request. The others run in their order up to the first error, except
-/// [`Overruled`](ApiError::Overruled). A [finalizer](Self::finalizer) is set before all steps and cleared after them. A delete counts as done when the API server has
-/// accepted it: the finalizers of that object may keep it longer. Nothing is created or changed for a terminating object.
+/// [`Overruled`](ApiError::Overruled). A [finalizer](Self::finalizer) is set before all steps and cleared after them. A delete
+/// counts as done when the API server has accepted it: the finalizers of that object may keep it longer. Nothing is created or
+/// changed for a terminating object.
 #[must_use = "only the returned plan is carried out"]
 pub struct Plan<P> {
     finalizers: Vec<(Box<dyn AnyFinalizer<P>>, bool)>,

@@ -54,9 +54,9 @@ use crate::{
 ///   value that the reconcile saw, even if the reconcile failed. After a [quiet](Retry::is_quiet) error, only the retry
 ///   acknowledges.
 ///
-/// Both change the status through [`Primary::noted`](crate::Primary::noted). A reconciler that computes a whole new status keeps the
-/// condition Paused and `lastHandledReconcileAt` of the stored one. The condition type Paused is reserved: if the object has such a
-/// condition with another reason than Paused, the runtime reports no pause.
+/// Both change the status through [`Primary::noted`](crate::Primary::noted). A reconciler that computes a whole new status
+/// keeps the condition Paused and `lastHandledReconcileAt` of the stored one. The condition type Paused is reserved: if the
+/// object has such a condition with another reason than Paused, the runtime reports no pause.
 pub trait Reconciler: Send + Sync + 'static {
     /// The resource type that is reconciled.
     type Primary: Primary;

@@ -69,8 +69,8 @@ pub struct Scopes {
 }
 
 impl Scopes {
-    /// Creates watches and cells in an unknown state, for these namespaces (`None`: all). Each controller has an element of `refusals`.
-    /// `grace` is how long a served cell may have a problem.
+    /// Creates watches and cells in an unknown state, for these namespaces (`None`: all). Each controller has an element of
+    /// `refusals`. `grace` is how long a served cell may have a problem.
     pub fn new(
         needs: RequiredAccess,
         namespaces: &[Option<String>],
