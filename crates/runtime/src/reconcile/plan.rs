@@ -93,7 +93,7 @@ impl<P: Primary> Plan<P> {
     /// | in the store | request |
     /// |---|---|
     /// | missing | a create, with an owner reference to the reconciled object |
-    /// | the [`Comparison`] with `desired` finds a difference | a patch with the UID and resourceVersion of the object |
+    /// | the [`Comparison`](crate::Comparison) with `desired` finds a difference | a patch with the UID and resourceVersion of the object |
     /// | no difference | none |
     /// | controlled by another object, or by none | none: [`ApiError::Foreign`] |
     ///
