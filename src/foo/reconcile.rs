@@ -4,8 +4,8 @@
 use std::{sync::Arc, time::Duration};
 
 use operator_runtime::{
-    Action, ApiError, Carried, Context, Event, Failure as _, Key, Plan, Reconciler, Retry,
-    Snapshot, StepError, View, Writer, telemetry::trace,
+    Action, ApiError, Cached as _, Carried, Context, Event, Failure as _, Key, Plan, Reconciler,
+    Retry, Snapshot, StepError, View, Writer, telemetry::trace,
 };
 use serde_json::{Value, json};
 
@@ -162,8 +162,15 @@ impl FooReconciler {
             is_queued: carried.is_held_back,
             ..Done::default()
         };
-        for StepError { step, key, error } in carried.errors {
+        for failed in carried.errors {
+            let StepError {
+                step,
+                kind,
+                key,
+                error,
+            } = failed;
             match error {
+                error if kind != Deployment::KIND.kind => done.errors.push(error.into()),
                 ApiError::Overruled(..) if key == wanted => done.overruled = Some(error.into()),
                 ApiError::Overruled(..) => {}
                 error if step == "delete" => done.errors.push(Error::of_deletion(error)),

@@ -49,11 +49,10 @@ use crate::{
 /// Every replica watches all types in the configured namespaces, so a new leader starts with warm stores.
 ///
 /// Each resource type costs one watch per configured namespace, or a single watch of the cluster. A cluster-scoped type is always
-/// watched in the whole cluster. It needs the permissions to
-/// list and watch, and a written type those to write it as well. Permissions for a cluster-scoped type need a
-/// `ClusterRoleBinding`. A replica without a permission reports it in its log and its readiness. A controller still serves the
-/// namespaces where it has all of its permissions. A missing permission, CRD or watch stops only the controllers that use the
-/// resource type.
+/// watched in the whole cluster. Each type needs the permissions to list and watch, and a written type those to write it as
+/// well. Permissions for a cluster-scoped type need a `ClusterRoleBinding`. A replica without a permission reports it in its log
+/// and its readiness. A controller still serves the namespaces where it has all of its permissions. A missing permission, CRD
+/// or watch stops only the controllers that use the resource type.
 pub struct Builder {
     pub(crate) shared: Arc<ClientContext>,
     /// Of each controller. Its writers report to it.
@@ -445,13 +444,13 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
         Arc::clone(&self.dependent::<V>(true).store)
     }
 
-    /// Watches a resource type, and enqueues the objects that `map` returns: for each change of an object of the type, those for
-    /// its key and its old content, and those for its key and its new content. For relations that no owner and no
-    /// [reference](Cached::references) shows, such as a summary of many objects. The controller may also own, watch or
-    /// reconcile the type.
+    /// Watches a resource type, and enqueues the objects that `map` returns. Each change of an object calls it twice: with the
+    /// old content and with the new one. Use it for relations that no owner and no [reference](Cached::references) shows, such
+    /// as a summary of many objects. The controller may also own, watch or reconcile the type. With namespaces configured, only
+    /// the namespace of a reconciled object is certain to be complete.
     ///
-    /// `map` must be quick. If it panics, the change enqueues no object. Each change of the type ends the rest of a resync: the
-    /// next one checks all objects of this controller, without requests.
+    /// `map` must be quick. If it panics, that content enqueues no object. After a change of the type, the next resync checks
+    /// all objects of this controller, without requests.
     ///
     /// # Panics
     /// If only the [referenced](Select::referenced_only) objects of the type are watched.

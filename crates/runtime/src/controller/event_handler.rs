@@ -105,7 +105,7 @@ impl<P: Primary> EventHandler<P> {
                 map(&change.key, object)
             });
             keys.unwrap_or_else(|panicked| {
-                warn!(object = %change.key, "{panicked}; the change enqueues no object");
+                warn!(object = %change.key, "{panicked}; this content enqueues no object");
                 Vec::new()
             })
         });

@@ -1,23 +1,26 @@
 //! The steps that bring an object to its desired state.
 
+mod carried;
 mod steps;
 #[cfg(test)]
 mod tests;
 
-use std::{any::Any, fmt::Display, time::Duration};
+use std::{fmt::Display, time::Duration};
 
 use futures::{FutureExt as _, future::BoxFuture};
 
-pub use self::steps::{Apply, Delete};
+pub use self::{
+    carried::{Carried, StepError},
+    steps::{Apply, Delete},
+};
 use crate::{
     api::{
         applied::Applied,
-        failure::Failure as _,
         key::Key,
         kind::Kind,
-        object::{Cached, Finalizable, Primary},
+        object::{Finalizable, Primary},
     },
-    cache::store::{Snapshot, Store},
+    cache::store::Snapshot,
     reconcile::{
         context::{Context, Step},
         error::ApiError,
@@ -47,30 +50,6 @@ enum Work<P> {
 }
 
 type Outside = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
-
-/// Result of the steps of a plan.
-#[derive(Debug, Default)]
-pub struct Carried {
-    /// Whether a step has changed an object.
-    pub is_changed: bool,
-    /// Whether a field of a change was [held back](Apply::limited).
-    pub is_held_back: bool,
-    /// The errors, in the order of their steps.
-    pub errors: Vec<StepError>,
-    /// The objects as the steps found or left them.
-    left: Vec<(Key, Box<dyn Any + Send + Sync>)>,
-}
-
-/// Error of a step.
-#[derive(Debug)]
-pub struct StepError {
-    /// `apply`, `delete`, `outside` or `finalizer`.
-    pub step: &'static str,
-    /// Key of the object.
-    pub key: Key,
-    /// The error.
-    pub error: ApiError,
-}
 
 impl<P> Default for Plan<P> {
     fn default() -> Self {
@@ -189,18 +168,18 @@ impl<P: Primary> Plan<P> {
                 Work::Apply(_, apply) if carried.goes_on(false) && apply.is_over(cx, &carried) => {}
                 Work::Apply(writer, apply) => {
                     let done = writer.apply(cx, apply, &mut carried).await;
-                    carried.note(cx, "apply", &apply.key, done);
+                    carried.note(cx, "apply", writer.kind().kind, &apply.key, done);
                 }
                 Work::Delete(writer, delete) => {
                     let done = writer.delete(cx, delete, &mut carried).await;
-                    carried.note(cx, "delete", &delete.key, done);
+                    carried.note(cx, "delete", writer.kind().kind, &delete.key, done);
                 }
                 Work::Prune(writer) => {
                     for key in writer.controlled_by(cx.key()) {
                         if !self.has(writer.kind(), &key) && carried.goes_on(false) {
                             let delete = Delete::new(&key);
                             let done = writer.delete(cx, &delete, &mut carried).await;
-                            carried.note(cx, "delete", &key, done);
+                            carried.note(cx, "delete", writer.kind().kind, &key, done);
                         }
                     }
                 }
@@ -213,7 +192,7 @@ impl<P: Primary> Plan<P> {
                     } else {
                         Err(ApiError::Unprotected(name))
                     };
-                    carried.note(cx, "outside", cx.key(), done);
+                    carried.note(cx, "outside", P::KIND.kind, cx.key(), done);
                 }
             }
         }
@@ -230,13 +209,13 @@ impl<P: Primary> Plan<P> {
         carried: &mut Carried,
     ) {
         for (finalizer, is_wanted) in &self.finalizers {
-            if *is_wanted == is_set && carried.errors.is_empty() {
+            if *is_wanted == is_set && carried.goes_on(false) {
                 let put = finalizer.put(cx, seen, is_set).await;
                 let put = put.map(|now| {
                     carried.is_changed |= now.version != seen.version;
                     *seen = now;
                 });
-                carried.note(cx, "finalizer", cx.key(), put);
+                carried.note(cx, "finalizer", P::KIND.kind, cx.key(), put);
             }
         }
     }
@@ -268,47 +247,6 @@ impl<P: Finalizable> Plan<P> {
         let act = Box::new(move || act().map_err(|error| error.to_string()));
         let finalizer = Box::new(finalizer.clone());
         self.work.push(Work::Outside(finalizer, act));
-    }
-}
-
-impl Carried {
-    /// Returns the object as the last step for it found or left it, or else the stored one. During a relist, the store does not
-    /// contain the results of writes.
-    pub fn get<V: Cached>(&self, store: &Store<V>, key: &Key) -> Option<Snapshot<V>> {
-        let left = self.left.iter().rev().filter(|(of, _)| of == key);
-        let mut left = left.filter_map(|(_, it)| it.downcast_ref::<Snapshot<V>>());
-        left.next().cloned().or_else(|| store.get(key))
-    }
-
-    fn left<V: Cached>(&mut self, key: &Key, now: &Snapshot<V>) {
-        self.left.push((key.clone(), Box::new(now.clone())));
-    }
-
-    /// Whether the next step runs. An overruled step has done its part. After other errors that are reported, only a
-    /// [fallback](Apply::until) runs.
-    fn goes_on(&self, is_fallback: bool) -> bool {
-        self.errors.iter().all(|StepError { error, .. }| {
-            matches!(error, ApiError::Overruled(..)) || is_fallback && error.reason().is_some()
-        })
-    }
-
-    /// Records the result of a step. A step that a dry run has recorded is no error.
-    fn note<P: Primary>(
-        &mut self,
-        cx: &Context<'_, P>,
-        step: &'static str,
-        key: &Key,
-        done: Result<(), ApiError>,
-    ) {
-        match done {
-            Ok(()) => {}
-            Err(ApiError::NotLeading) if cx.is_dry_run => {}
-            Err(error) => self.errors.push(StepError {
-                step,
-                key: key.clone(),
-                error,
-            }),
-        }
     }
 }
 

@@ -113,8 +113,9 @@ pub trait Reconciler: Send + Sync + 'static {
                     again = plan.again();
                     let carried = plan.carry_out(cx, &mut now).await;
                     is_changed = carried.is_changed;
-                    let first = carried.errors.into_iter().next();
-                    first.map_or(Ok(()), |first| Err(first.error.into()))
+                    carried
+                        .into_error()
+                        .map_or(Ok(()), |error| Err(error.into()))
                 }
                 Err(error) => Err(error),
             };

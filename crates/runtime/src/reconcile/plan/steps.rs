@@ -11,7 +11,7 @@ use crate::{
         kind::Kind,
         object::{Cached, Primary, kind_of},
     },
-    reconcile::{context::Context, error::ApiError, plan::Carried, writer::Writer},
+    reconcile::{context::Context, error::ApiError, plan::carried::Carried, writer::Writer},
     telemetry::trace,
 };
 
@@ -347,6 +347,7 @@ impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
     ) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
             let key = &delete.key;
+            self.check_place(cx, key)?;
             let found = self.store().get(key);
             let found = found.filter(|found| found.is_controlled_by(&**cx.seen));
             let Some(found) = found.filter(|found| !self.is_deletion_pending(key, found)) else {

@@ -667,6 +667,57 @@ async fn surplus_objects_are_deleted() {
     assert!(steps(&harness).is_empty(), "the deletions are pending");
 }
 
+/// The store does not have the objects of another namespace, so it does not show that nothing is left to delete.
+#[tokio::test]
+async fn a_delete_in_another_namespace_fails() {
+    let (server, harness) = harness(wish(&[]), |it, _| {
+        let mut plan = Plan::new();
+        plan.delete(&it.maps, &Key::new("elsewhere", "m"));
+        plan
+    });
+    let error = harness.reconcile(&key("w")).await.unwrap_err();
+    assert!(
+        error.to_string().contains("outside the namespace"),
+        "{error}"
+    );
+    assert!(server.methods().is_empty());
+}
+
+/// An overruled step does not end the plan. A later error decides on the retry, and without one, the finalizer is cleared.
+#[tokio::test]
+async fn an_overruled_step_hides_no_later_error() {
+    for has_foreign in [true, false] {
+        let (server, harness) = harness(wish(&[FINALIZER]), move |it, _| {
+            let mut plan = Plan::new();
+            plan.finalizer(&it.finalizer, false);
+            plan.apply(&it.maps, &key("m"), &data(json!({ "a": "1" })));
+            if has_foreign {
+                plan.apply(&it.maps, &key("foreign"), &data(json!({})));
+            }
+            plan
+        });
+        let Planner {
+            wishes,
+            maps,
+            finalizer,
+            ..
+        } = harness.reconciler();
+        let overruling = json!({ "data": { "a": "2" } });
+        server.0.lock().mutation = overruling.clone();
+        for (name, owner) in [("m", "wish"), ("foreign", "another")] {
+            server.insert(&harness, maps, owned("ConfigMap", name, owner, &overruling));
+        }
+        let error = harness.reconcile(&key("w")).await.unwrap_err();
+        assert_eq!(
+            matches!(error, ApiError::Foreign(..)),
+            has_foreign,
+            "{error}"
+        );
+        let seen = wishes.store().get(&key("w")).unwrap();
+        assert_eq!(finalizer.is_set(&seen), has_foreign);
+    }
+}
+
 /// The finalizer is set before the action and cleared after it has been undone, at any place in the plan.
 #[tokio::test]
 async fn a_finalizer_encloses_an_action_outside() {
