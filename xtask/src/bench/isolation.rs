@@ -1,5 +1,6 @@
 //! Isolation of the controllers of one program, the example `several_kinds`: the time from a class to its `ConfigMap`, while the
-//! other controllers are disturbed and while they are not.
+//! other controllers are disturbed and while they are not. Without a disturbance, another program has it, the Foo controller, so
+//! that the API server has the same work.
 
 use std::{future::pending, process::Command, time::Duration};
 
@@ -18,11 +19,11 @@ use tokio::time::{interval, sleep};
 
 use super::{
     load::names,
-    plane::{Plane, latencies},
+    plane::{NO_RESYNC, Plane, latencies},
     process::{Subject, built},
-    report::quantile,
-    watch::Watch,
-    writes::{self, DEPLOYMENTS},
+    report::{Side, quantile},
+    watch::{Object, Watch},
+    writes::{self, DEPLOYMENTS, FOOS},
 };
 
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
@@ -34,7 +35,7 @@ const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const COUNT: usize = 500;
 const RATE: u32 = 50;
 
-/// Databases whose Deployments cannot be written.
+/// Databases, or Foos, whose Deployments cannot be written.
 const FAILING: usize = 200;
 
 /// Interval between the deletion of a CRD and its next creation.
@@ -50,8 +51,7 @@ enum Disturbance {
     Hang,
     /// A webhook rejects each Deployment.
     Fail,
-    /// The CRD of Backups, which two controllers use, goes and comes back. Without the disturbance, another CRD does: the API
-    /// server has the same work.
+    /// The CRD of Backups, which two controllers use, goes and comes back, or another CRD, which none uses.
     Vanish,
 }
 
@@ -92,6 +92,7 @@ struct Program {
     /// The CRD of Backups, and one that the program does not use.
     vanishing: [CustomResourceDefinition; 2],
     subject: Subject,
+    other: Subject,
 }
 
 impl Program {
@@ -139,11 +140,16 @@ impl Program {
         create_database(client, "first").await;
         deployments.until(1, |it| it.metadata.name == "first").await;
         subject.rest().await;
+        let other = Subject::start(cluster, Side::Ours, "bench-2", NO_RESYNC, &[]);
+        writes::create_foo(client, "first-of-others").await;
+        let is_there = |it: &Object| it.metadata.name == "first-of-others";
+        deployments.until(1, is_there).await;
         Self {
             plane,
             crds,
             vanishing,
             subject,
+            other,
         }
     }
 
@@ -152,7 +158,7 @@ impl Program {
         let client = self.plane.load.client();
         let failing = names(&format!("{name}-fails"), FAILING);
         let mut webhook = None;
-        if is_disturbed && disturbance != Vanish {
+        if disturbance != Vanish {
             let hook = Webhook {
                 resources: "apps/v1/deployments",
                 does: if disturbance == Hang {
@@ -164,7 +170,13 @@ impl Program {
                 fails_open: false,
             };
             webhook = Some(hook.install(client, "default").await);
-            let create = async |client: &Client, name: &str| create_database(client, name).await;
+            let create = async |client: &Client, name: &str| {
+                if is_disturbed {
+                    create_database(client, name).await;
+                } else {
+                    writes::create_foo(client, name).await;
+                }
+            };
             self.plane.load.each(&failing, create).await;
         }
         let crd = &self.vanishing[usize::from(!is_disturbed)];
@@ -196,8 +208,9 @@ impl Program {
         };
         if let Some(webhook) = webhook {
             webhook.remove().await;
+            let failed = if is_disturbed { DATABASES } else { FOOS };
             for name in &failing {
-                writes::delete(client, &format!("{DATABASES}/{name}")).await;
+                writes::delete(client, &format!("{failed}/{name}")).await;
             }
         }
         eventually(DEADLINE, "the CRD is back", async || {
@@ -215,6 +228,7 @@ impl Program {
         // The API server calls the removed webhook for up to a second.
         sleep(Duration::from_secs(1)).await;
         self.subject.rest().await;
+        self.other.rest().await;
         times
     }
 }
