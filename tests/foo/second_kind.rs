@@ -332,15 +332,8 @@ impl Relays {
     }
 
     async fn apply() {
-        let program = example(RELAYS.example);
-        let crd = Command::new(program).arg("crd").output().unwrap().stdout;
-        let crd = String::from_utf8(crd).unwrap();
-        let cluster = cluster().await;
-        let applied = cluster.kubectl_stdin(&["apply", "-f", "-"], &crd).await;
-        applied.success();
-        let crd = "crd/relays.example.com";
-        let wait = ["wait", "--for=condition=Established", "--timeout=60s", crd];
-        cluster.kubectl(&wait).await.success();
+        let crds = printed(&RELAYS, "crd");
+        cluster().await.install_crds(&crds).await;
     }
 
     fn of(fleet: &Fleet) -> Self {

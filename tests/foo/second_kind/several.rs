@@ -184,12 +184,7 @@ impl Databases {
 
 /// Installs the CRDs of the example.
 async fn install(cluster: &Cluster) {
-    let crds = printed(&DATABASES, "crd");
-    let wait = "wait --for=condition=Established --timeout=60s -f -";
-    for command in ["apply -f -", wait] {
-        let args: Vec<_> = command.split(' ').collect();
-        cluster.kubectl_stdin(&args, &crds).await.success();
-    }
+    cluster.install_crds(&printed(&DATABASES, "crd")).await;
 }
 
 /// Three controllers under all faults, and ownership in two steps: a Database owns a Backup, which owns a Job. The replicas list

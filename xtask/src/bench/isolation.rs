@@ -103,12 +103,7 @@ impl Program {
         let crds = String::from_utf8(crds).unwrap();
         let unused = crds.replace("backup", "unused").replace("Backup", "Unused");
         for crds in [&unused, &crds] {
-            for args in [
-                &["apply", "-f", "-"][..],
-                &["wait", "--for=condition=Established", "-f", "-"],
-            ] {
-                plane.cluster.kubectl_stdin(args, crds).await.success();
-            }
+            plane.cluster.install_crds(crds).await;
         }
         let client = plane.load.client();
         let crds: Api<CustomResourceDefinition> = Api::all(client.clone());

@@ -38,10 +38,7 @@ pub async fn run() {
     let relays = example();
     let crd = Command::new(&relays).arg("crd").output();
     let crd = String::from_utf8(crd.unwrap().stdout).unwrap();
-    let apply = ["apply", "-f", "-"];
-    plane.cluster.kubectl_stdin(&apply, &crd).await.success();
-    let wait = ["wait", "--for=condition=Established", "-f", "-"];
-    plane.cluster.kubectl_stdin(&wait, &crd).await.success();
+    plane.cluster.install_crds(&crd).await;
     for name in names("read", READ) {
         create(&plane, &name).await;
     }

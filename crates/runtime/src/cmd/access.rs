@@ -3,7 +3,6 @@
 use std::{fmt::Write as _, io, sync::Arc};
 
 use http::{Request, Response};
-use k8s_openapi::api::events::v1::Event;
 use kube::client::Body;
 use tower::service_fn;
 
@@ -55,8 +54,8 @@ pub fn cluster_role(app: &App, needs: &RequiredAccess) -> String {
     let watches = needs
         .watched
         .iter()
-        .flat_map(|kind| to(*kind, &["list", "watch"]));
-    let events = to(Kind::of::<Event>(), &["create", "patch"]);
+        .flat_map(|kind| Permission::to(&["list", "watch"], *kind));
+    let events = Permission::to_events();
     let rules = rules(watches.chain(needs.writes()).chain(events), |verbs| {
         VERBS
             .into_iter()
@@ -127,14 +126,6 @@ pub fn fencing_policy(app: &App, needs: &RequiredAccess) -> String {
 fn any_of(conditions: impl Iterator<Item = String>) -> String {
     let conditions: Vec<_> = conditions.map(|it| format!("({it})")).collect();
     conditions.join("\n        || ")
-}
-
-fn to(kind: Kind, verbs: &'static [&'static str]) -> impl Iterator<Item = Permission> {
-    verbs.iter().map(move |verb| Permission {
-        verb,
-        kind,
-        subresource: "",
-    })
 }
 
 /// Returns the operations in which an admission policy sees these verbs. A created object may also be deleted, even if the

@@ -405,11 +405,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
             P::KIND.plural,
             V::KIND.plural
         );
-        let rights = ["create", "patch"].map(|verb| Permission {
-            verb,
-            kind: V::KIND,
-            subresource: "",
-        });
+        let rights = Permission::to(&["create", "patch"], V::KIND);
         // Permissions of owned types are reviewed before the update of the primary's status.
         self.rights
             .splice(self.rights.len() - 1..self.rights.len() - 1, rights);
@@ -426,11 +422,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
 
     /// Declares that the reconciler deletes objects of a type that it owns. `doctor` reviews the permission.
     pub fn deletes<V: Cached>(&mut self) {
-        self.program.unreviewed.push(Permission {
-            verb: "delete",
-            kind: V::KIND,
-            subresource: "",
-        });
+        (self.program.unreviewed).extend(Permission::to(&["delete"], V::KIND));
     }
 
     /// Watches a resource type that this controller only reads. A change enqueues the objects that reference the changed one.
@@ -484,11 +476,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
         );
         let (informer, handler) = (self.program.informer::<V>(), self.handler.clone());
         if let Some(contents) = &informer.contents {
-            self.rights.push(Permission {
-                verb: "get",
-                kind: V::KIND,
-                subresource: "",
-            });
+            self.rights.extend(Permission::to(&["get"], V::KIND));
             self.keep_referenced(contents);
         }
         self.add(&informer, is_input, move |scopes, change| {
@@ -536,11 +524,7 @@ impl<P: Finalizable> ControllerBuilder<'_, P> {
     /// Declares a finalizer on the reconciled type, named `domain/name`, for cleanup outside the cluster. It needs the
     /// permission to patch the objects.
     pub fn finalizer(&mut self, name: &'static str) -> Finalizer<P> {
-        self.rights.push(Permission {
-            verb: "patch",
-            kind: P::KIND,
-            subresource: "",
-        });
+        self.rights.extend(Permission::to(&["patch"], P::KIND));
         Finalizer::new(name, self.primary())
     }
 }

@@ -33,8 +33,7 @@ pub(super) async fn lost(term: &mut channel::Receiver<Option<Term>>, id: u64) {
 }
 
 /// Checks objects, and enqueues those that are not up to date. Checks the objects of a scope when it is in sync and when missing
-/// permissions are restored, and all objects at each resync. Enqueues all objects at
-/// each request in `all`.
+/// permissions are restored, and all objects at each resync. Enqueues all objects at each request in `all`.
 pub(super) async fn check_objects<R: Reconciler>(
     work: Arc<ObjectReconciler<R>>,
     work_queue: WorkQueue,

@@ -158,16 +158,17 @@ impl Cluster {
     /// Installs `deploy/crd.yaml` and waits until the API server serves it.
     pub async fn install_crd(&self) {
         let crd = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/crd.yaml");
-        self.kubectl(&["apply", "-f", crd]).await.success();
-        self.kubectl(&[
-            "wait",
-            "--for=condition=Established",
-            "--timeout=30s",
-            "-f",
-            crd,
-        ])
-        .await
-        .success();
+        self.install_crds(&std::fs::read_to_string(crd).unwrap())
+            .await;
+    }
+
+    /// Installs CRDs, as YAML, and waits until the API server serves them.
+    pub async fn install_crds(&self, crds: &str) {
+        let wait = "wait --for=condition=Established --timeout=60s -f -";
+        for command in ["apply -f -", wait] {
+            let args: Vec<_> = command.split(' ').collect();
+            self.kubectl_stdin(&args, crds).await.success();
+        }
     }
 
     /// Runs kubectl as `admin`.

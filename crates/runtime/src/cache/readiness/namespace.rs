@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use k8s_openapi::api::authorization::v1::ResourceAttributes;
+use k8s_openapi::api::{authorization::v1::ResourceAttributes, events::v1::Event};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -71,6 +71,23 @@ pub struct Permission {
 }
 
 impl Permission {
+    /// Returns the permission for each of the verbs.
+    pub(crate) fn to(
+        verbs: &'static [&'static str],
+        kind: Kind,
+    ) -> impl Iterator<Item = Self> + 'static {
+        verbs.iter().map(move |verb| Self {
+            verb,
+            kind,
+            subresource: "",
+        })
+    }
+
+    /// Returns the permissions for events, which a replica does not review.
+    pub(crate) fn to_events() -> impl Iterator<Item = Self> {
+        Self::to(&["create", "patch"], Kind::of::<Event>())
+    }
+
     /// Returns the attributes for a review in one namespace, or in all namespaces.
     pub(crate) fn attributes(&self, namespace: Option<&str>) -> ResourceAttributes {
         let subresource = Some(self.subresource.to_owned());

@@ -3,7 +3,6 @@
 use futures::stream::{StreamExt as _, TryStreamExt as _, iter};
 use k8s_openapi::api::{
     authorization::v1::ResourceAttributes, coordination::v1::Lease, core::v1::ServiceAccount,
-    events::v1::Event,
 };
 
 use super::{
@@ -20,19 +19,6 @@ use crate::{
 
 /// Concurrent access reviews.
 const AT_ONCE: usize = 8;
-
-fn to(verbs: &'static [&'static str], kind: Kind) -> impl Iterator<Item = Permission> {
-    verbs.iter().map(move |verb| Permission {
-        verb,
-        kind,
-        subresource: "",
-    })
-}
-
-/// Permissions for events, which a replica does not review.
-fn to_events() -> impl Iterator<Item = Permission> {
-    to(&["create", "patch"], Kind::of::<Event>())
-}
 
 /// A permission, with the name of the object if it is limited to one.
 type Named<'a> = (Permission, Option<&'a str>);
@@ -87,7 +73,7 @@ pub async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
     let is_here =
         |right: &Permission| namespace.is_none() || right.kind.is_cluster_scoped() == is_of_cluster;
     let watched = needs.watched.iter();
-    let watched = watched.flat_map(|kind| to(&["list", "watch"], *kind));
+    let watched = watched.flat_map(|kind| Permission::to(&["list", "watch"], *kind));
     let permissions = watched
         .chain(
             needs
@@ -95,7 +81,7 @@ pub async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
                 .into_iter()
                 .chain(needs.unreviewed.iter().copied()),
         )
-        .chain(to_events())
+        .chain(Permission::to_events())
         .filter(is_here);
     let missing = missing(doctor, namespace, permissions.map(|it| (it, None))).await;
     let mend = "apply the ClusterRole in deploy/base and its binding";
@@ -103,7 +89,8 @@ pub async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
     if is_of_cluster && missing == Ok(Vec::new()) && primaries.any(Kind::is_cluster_scoped) {
         // The events about cluster-scoped objects are written there.
         let place = Some("default");
-        let missing = self::missing(doctor, place, to_events().map(|it| (it, None))).await;
+        let missing =
+            self::missing(doctor, place, Permission::to_events().map(|it| (it, None))).await;
         return judge(missing, &NamespaceName(place).to_string(), mend);
     }
     judge(missing, &NamespaceName(namespace).to_string(), mend)
@@ -116,8 +103,8 @@ pub async fn of_lease(doctor: &Doctor) -> Verdict {
         Err(verdict) => return verdict,
     };
     let lease = Kind::of::<Lease>();
-    let unnamed = to(&["create"], lease).chain(to_events());
-    let named = to(&["get", "watch", "patch"], lease).map(|it| (it, Some(name)));
+    let unnamed = Permission::to(&["create"], lease).chain(Permission::to_events());
+    let named = Permission::to(&["get", "watch", "patch"], lease).map(|it| (it, Some(name)));
     let permissions = named.chain(unnamed.map(|it| (it, None)));
     let missing = missing(doctor, Some(namespace), permissions).await;
     let mend = "apply the Role in deploy/base and its binding";
@@ -134,7 +121,7 @@ pub async fn of_record(doctor: &Doctor) -> Verdict {
     let record = doctor.config.leader_election.record_name();
     let name = Some(&*record);
     let asked = async |verb: &'static [&'static str]| {
-        let permissions = to(verb, Kind::of::<ServiceAccount>()).map(|it| (it, name));
+        let permissions = Permission::to(verb, Kind::of::<ServiceAccount>()).map(|it| (it, name));
         missing(doctor, Some(namespace), permissions).await
     };
     match asked(&["get"]).await {

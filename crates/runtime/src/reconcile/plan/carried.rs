@@ -48,11 +48,11 @@ impl Carried {
     }
 
     /// Returns the error to report: the first one, but an overruled step only if there is no other.
-    pub(crate) fn into_error(mut self) -> Option<ApiError> {
-        let is_overruled = |it: &StepError| matches!(it.error, ApiError::Overruled(..));
-        let other = self.errors.iter().position(|it| !is_overruled(it));
-        let count = self.errors.len();
-        (count > 0).then(|| self.errors.swap_remove(other.unwrap_or(0)).error)
+    pub(crate) fn into_error(self) -> Option<ApiError> {
+        let is_other = |it: &StepError| !matches!(it.error, ApiError::Overruled(..));
+        let other = self.errors.iter().position(is_other);
+        let mut errors = self.errors.into_iter();
+        errors.nth(other.unwrap_or(0)).map(|it| it.error)
     }
 
     pub(super) fn left<V: Cached>(&mut self, key: &Key, now: &Snapshot<V>) {

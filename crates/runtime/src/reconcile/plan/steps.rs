@@ -11,6 +11,7 @@ use crate::{
         kind::Kind,
         object::{Cached, Primary, kind_of},
     },
+    cache::store::Snapshot,
     reconcile::{context::Context, error::ApiError, plan::carried::Carried, writer::Writer},
     telemetry::trace,
 };
@@ -223,17 +224,20 @@ fn condition<P: Primary, V: Cached>(
     })
 }
 
+impl<V: Cached, F: Fn(&V) -> bool> Other<V, F> {
+    fn is_met_by<P: Primary>(&self, cx: &Context<'_, P>, found: Option<Snapshot<V>>) -> bool {
+        found.is_some_and(|it| it.is_controlled_by(&**cx.seen) && (self.is_met)(&it))
+    }
+}
+
 impl<P: Primary, V: Cached, F: Fn(&V) -> bool + Send + Sync> Condition<P> for Other<V, F> {
     fn is_met(&self, cx: &Context<'_, P>, carried: &Carried) -> bool {
-        let found = carried.get(self.writer.store(), &self.key);
-        found.is_some_and(|it| it.is_controlled_by(&**cx.seen) && (self.is_met)(&it))
+        self.is_met_by(cx, carried.get(self.writer.store(), &self.key))
     }
 
     fn confirm<'a>(&'a self, cx: &'a Context<'_, P>) -> BoxFuture<'a, Result<(), ApiError>> {
         async move {
-            let found = self.writer.get_live(cx, &self.key).await?;
-            let is_met =
-                found.is_some_and(|it| it.is_controlled_by(&**cx.seen) && (self.is_met)(&it));
+            let is_met = self.is_met_by(cx, self.writer.get_live(cx, &self.key).await?);
             is_met.then_some(()).ok_or(ApiError::Conflict)
         }
         .boxed()
@@ -280,20 +284,21 @@ impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
                 return Err(ApiError::Rejected(words));
             }
             self.check_place(cx, key)?;
-            if self.store().get(key).is_none() {
-                if !apply.creates {
-                    return Ok(());
+            let found = match self.store().get(key) {
+                Some(found) => found,
+                None if !apply.creates => return Ok(()),
+                None => {
+                    trace::decided("create");
+                    let created = self.create_owned(cx, key, apply.manifest()).await?;
+                    carried.is_changed = true;
+                    carried.left(key, &created);
+                    if apply.patch(&created.actual(), None).is_none() {
+                        return Ok(());
+                    }
+                    // `None`: the object was deleted right after its creation.
+                    self.store().get(key).ok_or(ApiError::Conflict)?
                 }
-                trace::decided("create");
-                let created = self.create_owned(cx, key, apply.manifest()).await?;
-                carried.is_changed = true;
-                carried.left(key, &created);
-                if apply.patch(&created.actual(), None).is_none() {
-                    return Ok(());
-                }
-            }
-            // `None`: the object was deleted right after its creation.
-            let found = self.store().get(key).ok_or(ApiError::Conflict)?;
+            };
             Self::check_owner(cx, key, &found)?;
             carried.left(key, &found);
             let actual = found.actual();
@@ -304,13 +309,14 @@ impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
             if let Some((path, take)) = &apply.slots
                 && !cx.is_dry_run
                 && self.is_needed(cx, key, &found, &patch)
-                && apply.patch(&actual, Some(path)).as_ref() != Some(&patch)
+                && let rest = without(patch.clone(), Some(path))
+                && rest.as_ref() != Some(&patch)
             {
                 keep = take();
                 if keep.is_none() {
                     trace::decided("held back");
                     (carried.is_held_back, held_back) = (true, Some(*path));
-                    let Some(rest) = apply.patch(&actual, held_back) else {
+                    let Some(rest) = rest else {
                         return Ok(());
                     };
                     patch = rest;
