@@ -2,7 +2,7 @@
 
 use std::{
     any::{Any, TypeId, type_name},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
@@ -152,11 +152,10 @@ impl Builder {
             "two controllers are named {name:?}"
         );
         let inbox = self.inbox(R::Primary::KIND);
-        let queue = inbox.work_queue.subscribe();
-        let parts = self.declare(name, queue.clone(), build);
+        let parts = self.declare(name, &inbox, build);
         self.controllers.push(Declared {
             name,
-            work_queue: queue,
+            work_queue: inbox.work_queue.subscribe(),
             start: Box::new(move |common| {
                 let work = common.work(parts);
                 Arc::new(Controller::new(name, work, inbox, common))
@@ -212,7 +211,7 @@ impl Builder {
     pub(crate) fn declare<R: Reconciler>(
         &mut self,
         name: &'static str,
-        work_queue: channel::Receiver<Option<WorkQueue>>,
+        inbox: &Inbox,
         build: impl FnOnce(&mut ControllerBuilder<'_, R::Primary>) -> R,
     ) -> Parts<R> {
         let kind = kind_of::<R::Primary>();
@@ -224,7 +223,7 @@ impl Builder {
         );
         let number = self.access.len();
         self.owners.add::<R::Primary>();
-        let mut builder = ControllerBuilder::new(self, work_queue);
+        let mut builder = ControllerBuilder::new(self, inbox.work_queue.subscribe());
         let reconciler = build(&mut builder);
         let (primary, roles, rights) = (builder.primary, builder.roles, builder.rights);
         let mapped = builder.mapped;
@@ -235,9 +234,8 @@ impl Builder {
                 subresource: "finalizers",
             });
         }
-        let kinds: Vec<_> = roles.iter().map(|role| role.kind()).collect();
-        let kinds = kinds.iter().chain(mapped.iter().map(|(kind, _)| kind));
-        let kinds: Vec<_> = kinds.copied().collect();
+        let kinds = roles.iter().map(|role| role.kind());
+        let kinds: Vec<_> = kinds.chain(mapped.iter().map(|(kind, _)| *kind)).collect();
         let uses = |kind: Kind| kinds.iter().any(|it| it.is_same(&kind));
         let watched = self.informers.iter().enumerate();
         let watched = watched.filter(|(_, informer)| uses(informer.kind()));
@@ -247,11 +245,14 @@ impl Builder {
             watched: watched.map(|(number, _)| number).collect(),
             rights,
         });
+        let mut others: Vec<_> = mapped.into_iter().map(|(_, changes)| changes).collect();
+        let requests = Arc::clone(&inbox.requests);
+        others.push(Box::new(move || requests.load(Relaxed)));
         Parts {
             number,
             reconciler,
             primary,
-            informers: Informers::new(roles, mapped),
+            informers: Informers::new(roles, others),
         }
     }
 

@@ -39,30 +39,30 @@ use crate::{
 pub(crate) struct Informers<P> {
     /// The reconciled type is the first.
     roles: Vec<Box<dyn Role<P>>>,
-    /// The types whose changes are mapped.
-    mapped: Vec<(Kind, Changes)>,
+    /// Changes that concern any object: of the types that are mapped, and calls of triggers.
+    others: Vec<Changes>,
 }
 
-/// Returns the number of changes in a store.
+/// Returns a number of changes.
 pub(super) type Changes = Box<dyn Fn() -> u64 + Send + Sync>;
 
 impl<P: Primary> Informers<P> {
     /// The first is of the reconciled type.
-    pub fn new(roles: Vec<Box<dyn Role<P>>>, mapped: Vec<(Kind, Changes)>) -> Self {
-        Self { roles, mapped }
+    pub fn new(roles: Vec<Box<dyn Role<P>>>, others: Vec<Changes>) -> Self {
+        Self { roles, others }
     }
 
     fn iter(&self) -> impl Iterator<Item = &dyn Role<P>> {
         self.roles.iter().map(|role| &**role)
     }
 
-    /// Returns the number of changes in all stores: see [`Store::changes`].
+    /// Returns the number of changes in all stores (see [`Store::changes`]), and of calls of triggers.
     pub fn changes(&self) -> u64 {
-        self.iter().map(Role::changes).sum::<u64>() + self.mapped_changes()
+        self.iter().map(Role::changes).sum::<u64>() + self.other_changes()
     }
 
-    fn mapped_changes(&self) -> u64 {
-        self.mapped.iter().map(|(_, changes)| changes()).sum()
+    fn other_changes(&self) -> u64 {
+        self.others.iter().map(|changes| changes()).sum()
     }
 
     /// Returns the objects that `view` references, with the informers of their resource types.
@@ -87,8 +87,8 @@ impl<P: Primary> Informers<P> {
                 .any(|(informer, to)| informer.awaits_content(&to))
     }
 
-    /// Returns a fingerprint of the versions of all objects that `view` references or controls, and of all changes of mapped
-    /// types. It is never 0.
+    /// Returns a fingerprint of the versions of all objects that `view` references or controls, and of all other
+    /// changes. It is never 0.
     pub fn basis(&self, key: &Key, view: &P) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (informer, to) in self.referenced(key, view) {
@@ -97,7 +97,7 @@ impl<P: Primary> Informers<P> {
         for informer in self.iter() {
             informer.controlled_versions(key).hash(&mut hasher);
         }
-        self.mapped_changes().hash(&mut hasher);
+        self.other_changes().hash(&mut hasher);
         hasher.finish() | 1
     }
 

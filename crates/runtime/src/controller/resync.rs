@@ -116,7 +116,7 @@ pub(crate) async fn requested<P: Primary>(
         for some in objects.keys().chunks(AT_A_TIME) {
             for key in some.iter().filter(|key| is_in_sync(key)) {
                 work_queue.triggers.note(key, Lane::Background, TRIGGER);
-                work_queue.queue.add(key.clone(), Lane::Background);
+                work_queue.queue.add_anew(key.clone());
             }
             yield_now().await;
         }

@@ -117,6 +117,7 @@ impl<R: Reconciler> Controlled for Controller<R> {
         let queue = Queue::new(&self.config.backoff, self.config.workers, Key::fault_domain);
         self.instruments.term_begins(&queue);
         let work_queue = WorkQueue::new(queue);
+        let all = self.inbox.all.subscribe();
         self.inbox.work_queue.send_replace(Some(work_queue.clone()));
         info!(
             objects = self.work.primary.store().len(),
@@ -154,7 +155,7 @@ impl<R: Reconciler> Controlled for Controller<R> {
             Arc::clone(&self.work),
             attempt.work_queue,
             self.work.scopes.in_sync(),
-            self.inbox.all.subscribe(),
+            all,
             self.config.resync,
         ));
         work.spawn(Arc::clone(&self.work.log).report_suppressed());

@@ -9,7 +9,6 @@ use std::{sync::Arc, time::Duration};
 use futures::FutureExt as _;
 use kube::Client;
 use parking_lot::Mutex;
-use tokio::sync::watch as channel;
 
 use crate::{
     api::{
@@ -26,6 +25,7 @@ use crate::{
         builder::{Builder, ControllerBuilder},
         object_reconciler::ObjectReconciler,
         single::Common,
+        trigger::Inbox,
     },
     reconcile::{
         context::{Attempt, Context, Step},
@@ -68,8 +68,7 @@ impl<R: Reconciler> Harness<R> {
             client: client.clone(),
         });
         let mut builder = Builder::new(shared, vec![None], &metrics);
-        let (_, queue) = channel::channel(None);
-        let parts = builder.declare(app.name, queue, build);
+        let parts = builder.declare(app.name, &Inbox::default(), build);
         let refusals = builder.refusals.clone();
         let about = EventSource {
             app,

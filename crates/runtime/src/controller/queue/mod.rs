@@ -140,6 +140,15 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.call_worker(state);
     }
 
+    /// Adds `key` to [`Lane::Background`] for a reason that no earlier attempt has seen. Unlike [`add`](Self::add), also queues a
+    /// key that waits for the time of [`Outcome::After`], or that an attempt in progress will delay so.
+    pub fn add_anew(&self, key: K) {
+        let now = Instant::now();
+        let mut state = self.state(now);
+        state.enqueue_anew(key, now);
+        self.call_worker(state);
+    }
+
     /// Adds `key` to [`Lane::Background`], as [`add`](Self::add) does. A failed key that has waited `longest` for its retry
     /// skips the rest of its backoff. It waits only for a token of the bucket that all retries share.
     pub fn resync(&self, key: K, longest: Duration) {

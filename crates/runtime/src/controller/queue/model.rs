@@ -152,6 +152,23 @@ impl Model {
         }
     }
 
+    pub fn add_anew(&mut self, key: Key) {
+        let is_after = |d: &Delayed| d.lane == Lane::Background && d.slot.is_none();
+        let waits = |d: &Delayed| d.key == key && is_after(d) && d.least <= self.now;
+        if !self.down && self.delayed.iter().any(waits) {
+            self.undelay(key);
+        }
+        let is_held = self.holds(key);
+        self.add(
+            key,
+            if is_held {
+                Lane::Retry
+            } else {
+                Lane::Background
+            },
+        );
+    }
+
     pub fn resync(&mut self, key: Key, longest: u64) {
         let now = self.now;
         let is_due = |d: &Delayed| d.since + longest <= now && d.least <= now;

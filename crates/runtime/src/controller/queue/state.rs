@@ -259,6 +259,26 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
+    /// [`Queue::add_anew`](super::Queue::add_anew).
+    pub(super) fn enqueue_anew(&mut self, key: K, now: Instant) {
+        // The delay of an attempt in progress replaces an add to the background lane.
+        let lane = match self.processing.contains_key(&key) {
+            true => Lane::Retry,
+            false => Lane::Background,
+        };
+        if let Some(&Pending::Delayed {
+            lane: Lane::Background,
+            slot: None,
+            least,
+            ..
+        }) = self.pending.get(&key)
+            && least <= now
+        {
+            self.unplace(&key, now);
+        }
+        self.enqueue(key, lane, now);
+    }
+
     /// [`Queue::resync`](super::Queue::resync).
     pub(super) fn resync(&mut self, key: K, longest: Duration, now: Instant) {
         match self.pending.get(&key) {

@@ -69,6 +69,7 @@ fn fail(queue: &Queue<usize>, key: usize) -> Duration {
 enum Op {
     Add(Key, Lane),
     AddAfter(Key, Lane, u64),
+    AddAnew(Key),
     Resync(Key, u64),
     StatusChange(Key),
     Get,
@@ -90,6 +91,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         40 => (key(), lane()).prop_map(|(k, l)| Op::Add(k, l)),
         20 => (key(), lane(), 0..50_u64).prop_map(|(k, l, d)| Op::AddAfter(k, l, d)),
+        10 => key().prop_map(Op::AddAnew),
         10 => (key(), 0..30_u64).prop_map(|(k, longest)| Op::Resync(k, longest)),
         20 => key().prop_map(Op::StatusChange),
         60 => Just(Op::Get),
@@ -130,6 +132,11 @@ impl Both {
             Op::AddAfter(key, lane, ms) => {
                 queue.add_after(*key, *lane, Duration::from_millis(*ms));
                 model.add_after(*key, *lane, *ms);
+                self.owed.insert(*key);
+            }
+            Op::AddAnew(key) => {
+                queue.add_anew(*key);
+                model.add_anew(*key);
                 self.owed.insert(*key);
             }
             Op::Resync(key, longest) => {
@@ -657,4 +664,29 @@ async fn hot_keys_do_not_starve_other_keys() {
         });
     }
     assert_eq!(waiting, BTreeSet::new());
+}
+
+/// A reason that no attempt has seen shortens the delay of a success, also if the attempt is still in progress, but no
+/// backoff.
+#[tokio::test(start_paused = true)]
+async fn an_add_anew_shortens_no_backoff() {
+    let hour = Duration::from_hours(1);
+    let queue = queue();
+    queue.add(1, Lane::Event);
+    take(&queue).complete(Outcome::After(hour));
+    queue.add(1, Lane::Background);
+    assert!(try_take(&queue).is_none());
+    queue.add_anew(1);
+    let taken = take(&queue);
+    assert_eq!(taken.lane(), Lane::Background);
+    queue.add_anew(1);
+    taken.complete(Outcome::After(hour));
+    take(&queue).complete(Outcome::Done);
+    assert!(try_take(&queue).is_none());
+    advance(2 * hour).await;
+    assert!(try_take(&queue).is_none());
+
+    fail(&queue, 1);
+    queue.add_anew(1);
+    assert!(try_take(&queue).is_none());
 }

@@ -9,10 +9,13 @@ use super::{
     control::{Job, Test},
     *,
 };
-use crate::api::{
-    kind::Kind,
-    plain::{Custom, Spec},
-    reported::Status,
+use crate::{
+    api::{
+        kind::Kind,
+        plain::{Custom, Spec},
+        reported::Status,
+    },
+    controller::trigger::Trigger,
 };
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -64,6 +67,32 @@ async fn a_trigger_reconciles() {
     trigger.reconcile_all();
     sleep(Duration::from_hours(1)).await;
     assert_eq!(attempts(), before + 1, "a standby");
+}
+
+/// What was up to date before a trigger may not be so after it. The next term plans it again, although no watch has reported
+/// a change, and so does the next resync.
+#[tokio::test(start_paused = true)]
+async fn a_trigger_between_two_terms_is_not_lost() {
+    let (hour, test, mut trigger) = (Duration::from_hours(1), Test::new(false), None);
+    let (running, _program) =
+        test.run_with(|program| trigger = Some(program.trigger::<Custom<Job>>()));
+    let trigger = trigger.unwrap();
+    sleep(hour).await;
+    type Call = fn(&Trigger<Custom<Job>>);
+    let calls: [(Call, u32); 3] = [
+        (|_| {}, 0),
+        (|trigger| trigger.reconcile(key("a")), 1),
+        (Trigger::reconcile_all, 1),
+    ];
+    for (call, expected) in calls {
+        let before = *test.checks.lock();
+        running.term.send_replace(None);
+        sleep(hour).await;
+        call(&trigger);
+        running.term.send_replace(Some(Term::unlimited()));
+        sleep(hour).await;
+        assert_eq!(*test.checks.lock() - before, expected);
+    }
 }
 
 /// The error names the task.
