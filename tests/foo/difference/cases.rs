@@ -1,6 +1,7 @@
 //! Manifests with random fields.
 
 use k8s_openapi::api::{
+    admissionregistration::v1::MutatingWebhookConfiguration,
     apps::v1::{Deployment, StatefulSet},
     autoscaling::v2::HorizontalPodAutoscaler,
     batch::v1::Job,
@@ -344,6 +345,29 @@ fn network_policy(dice: &mut Dice) -> Value {
     of(dice, &spec)
 }
 
+/// A cluster-scoped object. Its webhooks concern a resource that does not exist.
+fn webhooks(dice: &mut Dice) -> Value {
+    let rule = |operations: Value| json!([{ "apiGroups": ["nothing.example.com"], "apiVersions": ["*"], "resources": ["*"], "operations": operations }]);
+    let fields = json!({
+        "rules": [rule(json!(["CREATE"])), rule(json!(["*"]))],
+        "namespaceSelector": [{}, { "matchLabels": { "a": "1" } }, { "matchExpressions": [{ "key": "a", "operator": "Exists" }] }],
+        "failurePolicy": ["Ignore", "Fail"],
+        "timeoutSeconds": [1, 30],
+        "matchConditions": [[{ "name": "a", "expression": "true" }], [{ "name": "b", "expression": "false" }]],
+    });
+    let mut webhook = |name: &str| {
+        let required = json!({
+            "name": name, "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "clientConfig": { "url": "https://a.example.com/" },
+        });
+        dice.fill(required, &fields)
+    };
+    let (first, others) = (webhook("a.example.com"), json!([webhook("b.example.com")]));
+    let mut all = dice.some(&others);
+    all.as_array_mut().unwrap().push(first);
+    json!({ "metadata": metadata(dice), "webhooks": all })
+}
+
 fn custom(dice: &mut Dice) -> Value {
     let fields = json!({
         "empty": [{}, [], ""],
@@ -451,8 +475,16 @@ pub fn subjects() -> Vec<Subject> {
         exactly: &["spec", "metadata.finalizers"],
         ..subject(CUSTOM, custom, &theirs)
     };
+    let kind = Kind::of::<MutatingWebhookConfiguration>();
+    let mut webhooks = Subject {
+        exactly: &["webhooks"],
+        ..subject(kind, webhooks, &json!([]))
+    };
+    // As cert-manager's CA injector does.
+    let bundle = json!({ "name": "a.example.com", "matchPolicy": "Exact" });
+    webhooks.by_others.push(json!({ "webhooks": [bundle] }));
     let others = [
-        service, config_map, budget, autoscaler, ingress, policy, custom,
+        service, config_map, budget, autoscaler, ingress, policy, custom, webhooks,
     ];
     workloads().into_iter().chain(others).collect()
 }

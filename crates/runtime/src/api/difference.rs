@@ -203,7 +203,7 @@ impl Comparison {
     /// Whether the API server stores this value like a missing one.
     fn is_nothing(&self, value: &Value, at: &Place<'_>) -> bool {
         match (value, at.field) {
-            (Value::Object(members), Some(Field::Map | Field::Quantities)) => {
+            (Value::Object(members), Some(Field::Map | Field::Quantities | Field::Objects(_))) => {
                 members.values().all(Value::is_null)
             }
             (Value::Object(members), Some(Field::Object(of)))

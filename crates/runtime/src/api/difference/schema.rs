@@ -26,6 +26,8 @@ pub(crate) enum Field {
     Quantity,
     /// A map of quantities.
     Quantities,
+    /// A map of objects.
+    Objects(&'static Type),
 }
 
 /// Name and default of a key; the default is empty if there is none.
@@ -60,7 +62,12 @@ impl Field {
     pub fn type_of_members(self) -> &'static Type {
         match self {
             Self::Object(of) | Self::Replaced(of) | Self::List(of) | Self::Keyed(_, of) => of,
-            Self::Set | Self::Map | Self::Entry | Self::Quantity | Self::Quantities => &PLAIN,
+            Self::Set
+            | Self::Map
+            | Self::Entry
+            | Self::Quantity
+            | Self::Quantities
+            | Self::Objects(_) => &PLAIN,
         }
     }
 
@@ -69,6 +76,7 @@ impl Field {
         match self {
             Self::Map => Some(Self::Entry),
             Self::Quantities => Some(Self::Quantity),
+            Self::Objects(of) => Some(Self::Object(of)),
             other => other.type_of_members().field(name),
         }
     }
