@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{
     plan::{Action, Fault},
     users,
-    world::{FOOS, World},
+    world::{FOO, FOOS, World},
 };
 
 use deployment::Rollout;
@@ -75,7 +75,7 @@ impl Actors {
 /// Runs the garbage collector. Deletes objects whose owners are all gone, and dependents of an owner in foreground deletion.
 /// Returns whether it has sent a request.
 fn collect(world: &mut World) -> bool {
-    let all: Vec<(Key, std::sync::Arc<Value>)> = [Kind::Foo, Kind::Deployment, Kind::Service]
+    let all: Vec<(Key, std::sync::Arc<Value>)> = [FOO, Kind::Deployment, Kind::Service]
         .into_iter()
         .flat_map(|kind| world.store.list(kind, None))
         .map(|(key, object)| (key.clone(), object.clone()))
@@ -194,7 +194,7 @@ pub fn carry_out(world: &mut World, action: &Action) -> u16 {
     if let Action::User(deed) = action {
         return users::act(world, *deed);
     }
-    let path = |foo: &str| path_of(&Key::new(Kind::Foo, FOOS, foo));
+    let path = |foo: &str| path_of(&Key::new(FOO, FOOS, foo));
     let (user, method, path, body) = match action {
         Action::Create {
             foo,
@@ -203,7 +203,7 @@ pub fn carry_out(world: &mut World, action: &Action) -> u16 {
         } => {
             let all = path("");
             let mut body = json!({
-                "apiVersion": Kind::Foo.api_version(), "kind": "Foo",
+                "apiVersion": FOO.api_version(), "kind": "Foo",
                 "metadata": { "name": foo, "namespace": FOOS },
                 "spec": { "deploymentName": deployment },
             });

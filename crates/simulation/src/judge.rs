@@ -40,7 +40,7 @@ pub use leader::holder;
 use super::{
     plan::{Fault, Plan, Settings},
     trace::{Call, End, Life, Reconcile, Time, Trace, Who, comes_at, seconds},
-    world::{GRACE, World},
+    world::{FOO, GRACE, World},
 };
 
 /// Step of the simulated time.
@@ -231,7 +231,7 @@ impl<'a> Case<'a> {
             told,
             reconciles,
             deployments: by_name(Kind::Deployment),
-            foos: by_name(Kind::Foo),
+            foos: by_name(FOO),
         }
     }
 

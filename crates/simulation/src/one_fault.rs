@@ -11,7 +11,7 @@ use super::{
     seeds::RIGHTS,
     trace::{Role, Time},
     users::{LEASE, LEASE_NAMESPACE, deployment_name},
-    world::World,
+    world::{FOO, World},
 };
 
 /// Seed of the latencies.
@@ -313,7 +313,7 @@ fn lines(world: &World) -> Vec<String> {
         let (who, verb, at) = (call.who, call.verb, call.begun);
         format!("{at:?} {who}: {verb} {path}: {:?}", call.answered)
     });
-    let objects = [Kind::Foo, Kind::Deployment]
+    let objects = [FOO, Kind::Deployment]
         .into_iter()
         .flat_map(|kind| world.store.list(kind, None));
     let objects = objects.map(|(key, object)| {

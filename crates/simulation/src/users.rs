@@ -1,10 +1,10 @@
 //! Actions of users on the objects, and their requests.
 
 use http::Method;
-use operator_testkit::api_server::{Key, Kind};
+use operator_testkit::api_server::Key;
 use serde_json::{Value, json};
 
-use super::world::{World, at};
+use super::world::{FOO, World, at};
 use crate::invariants::GENERATION;
 
 /// Namespace of the Foos and their Deployments.
@@ -361,7 +361,7 @@ fn copy(one: &Value, number: u8) -> Request {
 
 /// Stores an invalid Foo without validation, as if it was stored before the CRD had its schema.
 fn spoil(world: &mut World, name: &str, with: Spoilt) -> u16 {
-    let key = Key::new(Kind::Foo, NAMESPACE, name);
+    let key = Key::new(FOO, NAMESPACE, name);
     let Some(mut foo) = world.store.get(&key).map(|foo| Value::clone(foo)) else {
         return 404;
     };

@@ -11,7 +11,9 @@ mod rollout;
 use std::{collections::BTreeMap, mem, time::Duration};
 
 use k8s_openapi::jiff::SignedDuration;
-use operator_testkit::api_server::{Answer, Call, Method, Now, Server, Store, User};
+use operator_testkit::api_server::{
+    Answer, Call, CustomKind, Kind, Method, Now, Server, Store, User,
+};
 use serde_json::Value;
 
 use super::{
@@ -37,6 +39,16 @@ const SCRAPE: Duration = Duration::from_secs(30);
 
 /// Namespace of the Foos. Not `default`, which cannot be deleted.
 pub const FOOS: &str = "foos";
+
+/// The kind that the replicas reconcile.
+pub const FOO: Kind = Kind::Custom(&CustomKind {
+    group: "samplecontroller.k8s.io",
+    version: "v1alpha1",
+    kind: "Foo",
+    plural: "foos",
+    namespaced: true,
+    scale: true,
+});
 
 pub struct World {
     pub plan: Plan,

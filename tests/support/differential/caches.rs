@@ -13,6 +13,7 @@ use super::{
     CLUSTER, DEADLINE, Run,
     side::{ADMIN, Sent, Side, Simulated, at, get, path},
     special::{JSON, MERGE, ask, both, foo, same, same_of},
+    steps::FOO,
 };
 
 /// Replaces numbers, because versions in messages differ on each side.
@@ -103,7 +104,7 @@ async fn versions_that_are_gone_are_rejected_alike() {
     }
     cluster.install_crd().await;
     let namespace = "gone";
-    let foos = path(Kind::Foo, namespace);
+    let foos = path(FOO, namespace);
     let mut sides = both(&cluster, namespace).await;
     no_watch_begins_with_a_cold_cache(&cluster, &mut sides, &foos).await;
     for name in ["a", "b", "c"] {
@@ -241,7 +242,7 @@ const STREAM: &str = "watch=true&timeoutSeconds=290&allowWatchBookmarks=true&sen
 
 /// Compares the lists and watches of the operator across all namespaces.
 async fn everywhere_is_alike(sides: &mut [Run; 2]) {
-    for kind in [Kind::Foo, Kind::Deployment] {
+    for kind in [FOO, Kind::Deployment] {
         let info = kind.info();
         let all = format!("/apis/{}/{}/{}", info.group, info.version, info.plural);
         same_of(
@@ -301,7 +302,7 @@ async fn the_simulated_watch_ends_like_the_real_one() {
     let cluster = &*CLUSTER;
     super::install(cluster).await;
     let namespace = format!("e-{}", uuid::Uuid::new_v4().simple());
-    let foos = path(Kind::Foo, &namespace);
+    let foos = path(FOO, &namespace);
     let mut sides = both(cluster, &namespace).await;
     same_of(&mut sides, Method::POST, &foos, JSON, &foo("a")).await;
     let watch = format!("{foos}?watch=true&timeoutSeconds=4&allowWatchBookmarks=true");
@@ -337,7 +338,7 @@ async fn the_simulated_watch_ends_like_the_real_one() {
 #[test]
 fn a_lagging_cache_delays_cached_reads() {
     let mut it = Simulated::new("n");
-    let foos = path(Kind::Foo, "n");
+    let foos = path(FOO, "n");
     let send = |it: &mut Simulated, sent: &Sent| it.send(sent, ADMIN).unwrap();
     send(&mut it, &ask(Method::POST, foos.as_str(), JSON, &foo("a")));
     let lag = Duration::from_secs(2);

@@ -3,7 +3,7 @@
 use operator_testkit::api_server::Kind;
 use serde_json::{Value, json};
 
-use super::steps::{Act, Base, By, MERGE, STRATEGIC, Step, UNSAID, Which, valid};
+use super::steps::{Act, Base, By, FOO, MERGE, STRATEGIC, Step, UNSAID, Which, valid};
 
 fn step(kind: Kind, act: Act) -> Step {
     Step {
@@ -117,14 +117,14 @@ fn put(kind: Kind, body: Value, base: Base, dry: bool) -> Step {
 }
 
 fn put_status(status: Value) -> Step {
-    let mut body = valid(Kind::Foo);
+    let mut body = valid(FOO);
     body["status"] = status;
     let base = Base {
         uid: Which::Current,
         version: Which::Current,
     };
     step(
-        Kind::Foo,
+        FOO,
         Act::Put {
             part: "status",
             body,
@@ -182,7 +182,7 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
     };
     let update = put(Kind::Lease, valid(Kind::Lease), UNSAID, false).act;
     vec![
-        ("managed replicas of a Foo", replicas(Kind::Foo, 1, MANAGED)),
+        ("managed replicas of a Foo", replicas(FOO, 1, MANAGED)),
         (
             "managed replicas of a Deployment",
             replicas(Kind::Deployment, 1, MANAGED),
@@ -219,7 +219,7 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
         (
             "no such policy, of nothing",
             vec![step(
-                Kind::Foo,
+                FOO,
                 Act::Delete {
                     options: json!({ "propagationPolicy": "None" }),
                     base: UNSAID,
@@ -229,22 +229,12 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
         (
             "the scale of a Foo without replicas",
             vec![
-                create(Kind::Foo, &none),
-                step(Kind::Foo, Act::Scale),
-                patch(Kind::Foo, "scale", MERGE, json!({ "spec": {} })),
-                patch(
-                    Kind::Foo,
-                    "scale",
-                    MERGE,
-                    json!({ "spec": { "replicas": 12 } }),
-                ),
-                patch(Kind::Foo, "scale", MERGE, three.clone()),
-                patch(
-                    Kind::Foo,
-                    "scale",
-                    MERGE,
-                    json!({ "spec": { "replicas": -1 } }),
-                ),
+                create(FOO, &none),
+                step(FOO, Act::Scale),
+                patch(FOO, "scale", MERGE, json!({ "spec": {} })),
+                patch(FOO, "scale", MERGE, json!({ "spec": { "replicas": 12 } })),
+                patch(FOO, "scale", MERGE, three.clone()),
+                patch(FOO, "scale", MERGE, json!({ "spec": { "replicas": -1 } })),
             ],
         ),
         (
@@ -325,31 +315,28 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
         (
             "no conditions at all",
             vec![
-                create(Kind::Foo, &json!({})),
+                create(FOO, &json!({})),
                 put_status(json!({ "conditions": null, "observedGeneration": null })),
-                step(Kind::Foo, Act::Get),
+                step(FOO, Act::Get),
             ],
         ),
         (
             "null is not a name",
-            vec![create(
-                Kind::Foo,
-                &json!({ "spec": { "deploymentName": null } }),
-            )],
+            vec![create(FOO, &json!({ "spec": { "deploymentName": null } }))],
         ),
         (
             "half a replica",
             vec![create(
-                Kind::Foo,
+                FOO,
                 &json!({ "spec": { "deploymentName": "a", "replicas": 1.5 } }),
             )],
         ),
         (
             "a Foo of another version",
             vec![
-                create(Kind::Foo, &json!({})),
+                create(FOO, &json!({})),
                 patch(
-                    Kind::Foo,
+                    FOO,
                     "",
                     MERGE,
                     json!({ "apiVersion": "samplecontroller.k8s.io/v1" }),
@@ -453,16 +440,16 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
         (
             "a version of what is new",
             vec![create(
-                Kind::Foo,
+                FOO,
                 &json!({ "metadata": { "resourceVersion": "5" } }),
             )],
         ),
         (
             "no time",
             vec![
-                create(Kind::Foo, &json!({})),
+                create(FOO, &json!({})),
                 patch(
-                    Kind::Foo,
+                    FOO,
                     "status",
                     MERGE,
                     json!({ "status": { "availableReplicas": "many", "conditions": [{
@@ -510,39 +497,39 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
             "what is on its way out is still there",
             vec![
                 create(
-                    Kind::Foo,
+                    FOO,
                     &json!({ "metadata": { "finalizers": ["example.com/a"] } }),
                 ),
                 step(
-                    Kind::Foo,
+                    FOO,
                     Act::Delete {
                         options: json!({}),
                         base: UNSAID,
                     },
                 ),
-                create(Kind::Foo, &json!({})),
+                create(FOO, &json!({})),
             ],
         ),
         (
             "more replicas than a number has",
             vec![create(
-                Kind::Foo,
+                FOO,
                 &json!({ "spec": { "deploymentName": "a", "replicas": 5_000_000_000_i64 } }),
             )],
         ),
         (
             "a deletion that takes another one's finalizer away, of one version",
             vec![
-                create(Kind::Foo, &json!({})),
+                create(FOO, &json!({})),
                 step(
-                    Kind::Foo,
+                    FOO,
                     Act::Delete {
                         options: json!({ "propagationPolicy": "Foreground" }),
                         base: UNSAID,
                     },
                 ),
                 step(
-                    Kind::Foo,
+                    FOO,
                     Act::Delete {
                         options: json!({ "propagationPolicy": "Background" }),
                         base: Base {

@@ -3,6 +3,8 @@
 use operator_testkit::api_server::{Kind, Store, User};
 use serde_json::{Value, json};
 
+use super::steps::FOO;
+
 pub const LIMITED: User<'static> = User {
     name: "limited",
     pod: None,
@@ -11,9 +13,9 @@ pub const LIMITED: User<'static> = User {
 /// Permissions by subresource.
 const RIGHTS: [(Kind, &str, &[&str]); 10] = [
     (Kind::Namespace, "", &["get"]),
-    (Kind::Foo, "", &["list", "watch"]),
-    (Kind::Foo, "/status", &["update"]),
-    (Kind::Foo, "/scale", &["get", "patch"]),
+    (FOO, "", &["list", "watch"]),
+    (FOO, "/status", &["update"]),
+    (FOO, "/scale", &["get", "patch"]),
     (
         Kind::Deployment,
         "",
@@ -59,7 +61,7 @@ pub fn roles() -> Value {
 
 /// Revokes all other permissions on the simulated side, where every user has all permissions by default.
 pub fn revoke(store: &mut Store) {
-    for kind in Kind::SERVED {
+    for kind in Kind::BUILT_IN.into_iter().chain([FOO]) {
         for part in ["", "/status", "/scale", "/finalize"] {
             for verb in VERBS {
                 let has = |right: &(Kind, &str, &[&str])| {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{
     CLUSTER, DEADLINE, Run,
     side::{ADMIN, Sent, Side, Simulated, at, path},
+    steps::FOO,
 };
 
 pub const JSON: &str = "application/json";
@@ -89,7 +90,7 @@ async fn the_simulated_namespace_terminates_like_the_real_one() {
     super::install(cluster).await;
     let namespace = format!("t-{}", uuid::Uuid::new_v4().simple());
     let mut sides = both(cluster, &namespace).await;
-    let foos = path(Kind::Foo, &namespace);
+    let foos = path(FOO, &namespace);
     let this = format!("/api/v1/namespaces/{namespace}");
     same_of(&mut sides, Method::POST, &foos, JSON, &foo("a")).await;
     same_of(&mut sides, Method::GET, &this, "", &Value::Null).await;
@@ -114,7 +115,7 @@ async fn the_simulated_namespace_terminates_like_the_real_one() {
         &json!({}),
     )
     .await;
-    let nowhere = path(Kind::Foo, "nowhere");
+    let nowhere = path(FOO, "nowhere");
     same_of(&mut sides, Method::POST, &nowhere, JSON, &foo("a")).await;
     same_of(&mut sides, Method::GET, &nowhere, "", &Value::Null).await;
 }
@@ -144,10 +145,7 @@ async fn the_simulated_fencing_policy_decides_like_the_real_one() {
         it.store.create_namespace(at(it.now), RECORD.0);
         it.store.install_fencing(at(it.now));
     }
-    let (foos, deployments) = (
-        path(Kind::Foo, &namespace),
-        path(Kind::Deployment, &namespace),
-    );
+    let (foos, deployments) = (path(FOO, &namespace), path(Kind::Deployment, &namespace));
     let owner = json!([{
         "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "f", "uid": "u", "controller": true,
     }]);

@@ -1,12 +1,22 @@
 //! Requests in a form that applies to both sides. UIDs and versions are relative to earlier responses.
 
-use operator_testkit::api_server::{Kind, Method};
+use operator_testkit::api_server::{CustomKind, Kind, Method};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+/// The kind of the CRD.
+pub const FOO: Kind = Kind::Custom(&CustomKind {
+    group: "samplecontroller.k8s.io",
+    version: "v1alpha1",
+    kind: "Foo",
+    plural: "foos",
+    namespaced: true,
+    scale: true,
+});
+
 /// Kinds and names of the objects.
 pub const KINDS: [Kind; 6] = [
-    Kind::Foo,
+    FOO,
     Kind::Deployment,
     Kind::Service,
     Kind::Lease,
@@ -452,7 +462,7 @@ fn one_of(all: Vec<Value>, usual: usize) -> BoxedStrategy<Value> {
 
 fn bodies(kind: Kind) -> BoxedStrategy<Value> {
     let bodies = match kind {
-        Kind::Foo => one_of(foos(), 3),
+        Kind::Custom(_) => one_of(foos(), 3),
         Kind::Deployment => one_of(deployments(), 3),
         Kind::Service => one_of(services(), 3),
         Kind::ServiceAccount => one_of(accounts(), 1),
@@ -502,7 +512,7 @@ fn of_part(part: &'static str, kind: Kind) -> BoxedStrategy<Value> {
             let (rest, fits) = match part {
                 "status" => {
                     let spec = &body["spec"];
-                    let is_named = spec["deploymentName"].is_string() || kind != Kind::Foo;
+                    let is_named = spec["deploymentName"].is_string() || kind != FOO;
                     let fits = spec.is_object() && typed(&spec["replicas"]) && is_named;
                     ("spec", fits)
                 }
@@ -512,7 +522,7 @@ fn of_part(part: &'static str, kind: Kind) -> BoxedStrategy<Value> {
             if !fits {
                 fields.remove(rest);
             }
-            if (kind, part) == (Kind::Foo, "status")
+            if (kind, part) == (FOO, "status")
                 && fields.get("apiVersion").is_some_and(|it| !it.is_null())
             {
                 fields.remove("apiVersion");
@@ -567,7 +577,7 @@ fn acts(kind: Kind) -> BoxedStrategy<Act> {
         return event_acts();
     }
     let scale = match kind {
-        Kind::Foo | Kind::Deployment => Act::Scale,
+        Kind::Custom(_) | Kind::Deployment => Act::Scale,
         _ => Act::Get,
     };
     let dry = || prop::bool::weighted(0.05);
@@ -635,7 +645,7 @@ pub fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
 /// Returns a valid body.
 pub fn valid(kind: Kind) -> Value {
     let bodies = match kind {
-        Kind::Foo => foos(),
+        Kind::Custom(_) => foos(),
         Kind::Deployment => deployments(),
         Kind::Service => services(),
         Kind::ServiceAccount => accounts(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{
     super::{
         plan::{Fault, draw},
-        world::{FOOS, World, at},
+        world::{FOO, FOOS, World, at},
     },
     USER, path_of,
 };
@@ -39,7 +39,7 @@ impl Namespace {
     }
 
     fn delete(&mut self, world: &mut World) {
-        let foos = world.store.list(Kind::Foo, Some(FOOS));
+        let foos = world.store.list(FOO, Some(FOOS));
         let foos: Vec<_> = foos.map(|(_, foo)| applied(foo)).collect();
         let path = format!("{ALL}/{FOOS}");
         let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1" });
@@ -53,8 +53,8 @@ impl Namespace {
     /// are removed.
     fn empty(&self, world: &mut World, is_wanted: bool) {
         let kinds = match draw(world.plan.seed, "namespace", self.deletions) % 2 {
-            0 => [Kind::Deployment, Kind::Service, Kind::Foo, Kind::Event],
-            _ => [Kind::Foo, Kind::Deployment, Kind::Service, Kind::Event],
+            0 => [Kind::Deployment, Kind::Service, FOO, Kind::Event],
+            _ => [FOO, Kind::Deployment, Kind::Service, Kind::Event],
         };
         let mut is_empty = true;
         for kind in kinds {
@@ -93,7 +93,7 @@ impl Namespace {
         if world.request("admin", &Method::POST, ALL, &namespace).0 != 201 {
             return;
         }
-        let all = path_of(&Key::new(Kind::Foo, FOOS, ""));
+        let all = path_of(&Key::new(FOO, FOOS, ""));
         for foo in std::mem::take(&mut self.foos) {
             world.request(USER, &Method::POST, all.trim_end_matches('/'), &foo);
         }

@@ -4,6 +4,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::api::apps::v1::Deployment;
 use operator_testkit::api_server::{CONTROLLER, Kind, Others, RESTORED, Revision};
+
+use crate::world::FOO;
 use serde_json::Value;
 
 use foo_controller::api::Foo;
@@ -40,7 +42,7 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
         .map(|deployment| as_asked(case, deployment))
         .collect();
     let deployments: Vec<_> = deployments.into_iter().zip(&asked_for).collect();
-    for foo in of(Kind::Foo) {
+    for foo in of(FOO) {
         let wrong = is_settled(case, foo, &deployments).err();
         let is_untold = |what: &str| {
             let leader = case.last_leader().filter(|_| what.contains(" status "));
@@ -141,7 +143,7 @@ pub fn rests_from(case: &Case) -> Time {
 fn rests_of(case: &Case, foos: &[&str]) -> Time {
     let asked_for = |foo: &str| -> BTreeSet<&str> {
         let history = case.store.history().iter();
-        let its = history.filter(|one| one.key.kind == Kind::Foo && one.key.name == foo);
+        let its = history.filter(|one| one.key.kind == FOO && one.key.name == foo);
         let specs = its.filter_map(|one| one.after.as_deref());
         specs
             .map(|foo| text(&foo["spec"]["deploymentName"]))
@@ -487,7 +489,7 @@ pub fn at_rest(case: &Case, found: &mut Vec<Violation>) {
     let rest_of = |revision: &Revision| {
         let object = revision.after.as_deref().or(revision.before.as_deref());
         match revision.key.kind {
-            Kind::Foo => rests_of(case, &[&revision.key.name]),
+            Kind::Custom(_) => rests_of(case, &[&revision.key.name]),
             Kind::Deployment => {
                 let owners = object.and_then(|it| it["metadata"]["ownerReferences"].as_array());
                 let owners = owners.into_iter().flatten();

@@ -6,6 +6,8 @@ use std::{
 };
 
 use operator_testkit::api_server::{Key, Kind, Others, Revision};
+
+use crate::world::FOO;
 use serde_json::Value;
 
 use super::{
@@ -114,7 +116,7 @@ impl<'a> State<'a> {
     fn comes_to(&mut self, revision: &'a Revision, by_us: bool) {
         let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
         match revision.key.kind {
-            Kind::Foo => {
+            Kind::Custom(_) => {
                 let Some(foo) = after.or(before) else {
                     return;
                 };
@@ -354,7 +356,7 @@ fn said_how_many(case: &Case, foo: &Value) -> bool {
     let is_same = |other: &Value, field: &str| other["metadata"][field] == foo["metadata"][field];
     let mut versions = case.store.history().iter().filter_map(|one| {
         let foo = one.after.as_deref();
-        foo.filter(|_| one.key.kind == Kind::Foo)
+        foo.filter(|_| one.key.kind == FOO)
     });
     versions.any(|one| {
         is_same(one, "uid") && is_same(one, "generation") && !one["spec"]["replicas"].is_null()

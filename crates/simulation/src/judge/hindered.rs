@@ -2,7 +2,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use operator_testkit::api_server::Kind;
+use crate::world::FOO;
 
 use super::{
     super::{
@@ -113,8 +113,8 @@ pub fn is_write_for_another(case: &Case, call: &Call, foo: &str) -> bool {
 pub fn is_gone(case: &Case, key: &str, from: Time, due: Time) -> bool {
     let name = name_of(key);
     let history = case.store.history().iter();
-    let its = history
-        .filter(|one| one.key.kind == Kind::Foo && *one.key.name == *name && made(one) <= due);
+    let its =
+        history.filter(|one| one.key.kind == FOO && *one.key.name == *name && made(one) <= due);
     let last = its.clone().rfind(|one| made(one) <= from);
     let is_there = last.is_some_and(|last| last.after.is_some());
     let mut its = its;

@@ -53,7 +53,7 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
             now = next;
             continue;
         }
-        let is_work = matches!(revision.key.kind, Kind::Deployment | Kind::Foo);
+        let is_work = matches!(revision.key.kind, Kind::Deployment | Kind::Custom(_));
         let Some(call) = writer.filter(|_| is_work) else {
             continue;
         };

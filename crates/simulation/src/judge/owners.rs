@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use operator_testkit::api_server::Kind;
+
+use crate::world::FOO;
 use serde_json::Value;
 
 use super::{
@@ -29,7 +31,7 @@ pub fn are_waited_for(case: &Case, found: &mut Vec<Violation>) {
             }
         }
         let is_over = is_in_the_foreground(before) && !is_in_the_foreground(after);
-        if revision.key.kind != Kind::Foo || &*revision.by != GARBAGE_COLLECTOR || !is_over {
+        if revision.key.kind != FOO || &*revision.by != GARBAGE_COLLECTOR || !is_over {
             continue;
         }
         let uid = before.map_or("", |foo| text(&foo["metadata"]["uid"]));

@@ -87,7 +87,7 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
     let mut behind = BTreeMap::<&Key, Stale>::new();
     for revision in case.store.history() {
         let objects = match revision.key.kind {
-            Kind::Foo => &mut foos,
+            Kind::Custom(_) => &mut foos,
             Kind::Deployment => &mut deployments,
             _ => continue,
         };

@@ -134,7 +134,7 @@ pub fn backs_off(case: &Case, found: &mut Vec<Violation>) {
                 };
                 let is_about = match revision.key.kind {
                     Kind::Deployment => true,
-                    Kind::Foo => {
+                    Kind::Custom(_) => {
                         revision.key.name == name
                             && generation(&revision.before) != generation(&revision.after)
                     }

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 
 use operator_testkit::api_server::Kind;
+
+use crate::world::FOO;
 use serde_json::Value;
 
 use super::{
@@ -21,7 +23,7 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
     let mut terminating = HashSet::new();
     for (index, revision) in case.store.history().iter().enumerate() {
         let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
-        let is_foo = revision.key.kind == Kind::Foo;
+        let is_foo = revision.key.kind == FOO;
         if let Some(foo) = after.filter(|it| is_foo && is_going(it)) {
             terminating.insert(text(&foo["metadata"]["uid"]));
         }

@@ -7,6 +7,8 @@ use std::{
 
 use operator_testkit::api_server::{Key, Kind};
 
+use crate::world::FOO;
+
 use super::{
     super::{
         plan::Fault,
@@ -34,7 +36,7 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
         time.end > case.plan.rest && !is_nobodys
     });
     let ever = |kind| names.get(&kind).map_or(0, BTreeSet::len);
-    let counts = [Kind::Foo, Kind::Deployment].map(|kind| counts(case, kind));
+    let counts = [FOO, Kind::Deployment].map(|kind| counts(case, kind));
     let was = |counts: &[(Time, usize)], at: Time, has: Option<usize>| {
         let from = counts.partition_point(|(since, _)| *since + MOMENT <= at);
         let until = counts.partition_point(|(since, _)| *since <= at);
@@ -62,9 +64,7 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
                 || !was(&counts[1], *at, deployments))
         {
             "at rest"
-        } else if queue.max(foos) > Some(ever(Kind::Foo))
-            || deployments > Some(ever(Kind::Deployment))
-        {
+        } else if queue.max(foos) > Some(ever(FOO)) || deployments > Some(ever(Kind::Deployment)) {
             "more than there ever was"
         } else {
             continue;
@@ -75,7 +75,7 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
             object: who.to_string(),
             what: format!(
                 "has {sizes:?} {what}, and there are {} Foos and {} Deployments",
-                now(Kind::Foo),
+                now(FOO),
                 now(Kind::Deployment)
             ),
         });

@@ -4,6 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use foo_controller::api::{Foo, FooSpec};
 use operator_testkit::api_server::{Kind, Revision};
+
+use crate::world::FOO;
 use serde_json::Value;
 
 use super::{
@@ -38,7 +40,7 @@ pub fn is_rolled_out(deployment: &Value) -> bool {
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     for (index, revision) in case.store.history().iter().enumerate() {
         let writer = case.writer(index);
-        let Some(call) = writer.filter(|_| revision.key.kind == Kind::Foo) else {
+        let Some(call) = writer.filter(|_| revision.key.kind == FOO) else {
             continue;
         };
         let (Some(before), Some(after)) = (revision.before.as_deref(), revision.after.as_deref())
@@ -285,7 +287,7 @@ impl<'a> Report<'a> {
         // Compares generation numbers, which repeat after a restored backup.
         let of_this = |one: &Revision| {
             let generation = |foo: &Value| foo["metadata"]["generation"] == metadata["generation"];
-            let is_it = one.key.kind == Kind::Foo && metadata["name"] == one.key.name;
+            let is_it = one.key.kind == FOO && metadata["name"] == one.key.name;
             is_it && one.after.as_deref().is_some_and(generation)
         };
         let since = history().find(|(_, one)| of_this(one));

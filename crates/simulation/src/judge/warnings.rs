@@ -3,6 +3,8 @@
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use operator_testkit::api_server::{Kind, Revision};
+
+use crate::world::FOO;
 use serde_json::Value;
 
 use super::{
@@ -50,10 +52,7 @@ const MOMENT: Duration = Duration::from_millis(50);
 /// ended, or if the Event was rejected.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
     for (index, revision) in case.store.history().iter().enumerate() {
-        let Some(call) = case
-            .writer(index)
-            .filter(|_| revision.key.kind == Kind::Foo)
-        else {
+        let Some(call) = case.writer(index).filter(|_| revision.key.kind == FOO) else {
             continue;
         };
         let before = reasons(revision.before.as_ref());
@@ -103,9 +102,8 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
         };
         let as_of = |time| {
             let mut its = case.store.history().iter().rev();
-            let last = its.find(|one| {
-                one.key.kind == Kind::Foo && *one.key.name == *foo && made(one) <= time
-            });
+            let last =
+                its.find(|one| one.key.kind == FOO && *one.key.name == *foo && made(one) <= time);
             last.and_then(|last| last.after.as_ref())
         };
         let (then, now) = (as_of(reconcile.begun), as_of(ended));
@@ -131,10 +129,12 @@ pub fn refused(case: &Case, found: &mut Vec<Violation>) {
         };
         // The process had received at least this version of the Foo.
         let told = case.told(call.who, "foos", reconcile.begun);
-        let its =
-            case.store.history().iter().rev().filter(|one| {
-                one.key.kind == Kind::Foo && *one.key.name == *foo && made(one) <= ended
-            });
+        let its = case
+            .store
+            .history()
+            .iter()
+            .rev()
+            .filter(|one| one.key.kind == FOO && *one.key.name == *foo && made(one) <= ended);
         // States of the Foo that the process may know, newest first.
         let mut known = Vec::new();
         for one in its {

@@ -78,7 +78,7 @@ pub fn holder_works(case: &Case, found: &mut Vec<Violation>) {
             check(hold, revision, foo, made(revision));
         }
         match revision.key.kind {
-            Kind::Foo => foos.insert(&revision.key, revision),
+            Kind::Custom(_) => foos.insert(&revision.key, revision),
             Kind::Deployment => deployments.insert(&revision.key, revision),
             _ => None,
         };
@@ -319,7 +319,7 @@ fn wakes(revision: &Revision, by_us: bool) -> Option<&str> {
             .any(is_other)
     };
     match revision.key.kind {
-        Kind::Foo if after.is_some() && is_another => Some(&revision.key.name),
+        Kind::Custom(_) if after.is_some() && is_another => Some(&revision.key.name),
         Kind::Deployment if before.is_some() && !by_us && (is_another || is_drift()) => {
             let mut owners = before?["metadata"]["ownerReferences"].as_array()?.iter();
             let foo = owners.find(|owner| owner["controller"] == true)?;

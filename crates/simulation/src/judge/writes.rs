@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use operator_testkit::api_server::{Key, Kind, Revision};
+
+use crate::world::FOO;
 use serde_json::Value;
 
 use super::{super::trace::Call, Case, Violation, converge::owner, known::Known, made, named};
@@ -91,7 +93,7 @@ fn timeless(body: &Value) -> Value {
 fn is_at(key: &Key, path: &str) -> bool {
     let kind = match key.kind {
         Kind::Deployment => "deployments",
-        Kind::Foo => "foos",
+        Kind::Custom(_) => "foos",
         _ => return false,
     };
     path.trim_end_matches("/status")
@@ -111,7 +113,7 @@ pub fn replicas(case: &Case, found: &mut Vec<Violation>) {
             continue;
         };
         let (metadata, spec) = (&after["metadata"], &after["spec"]);
-        if key.kind == Kind::Foo {
+        if key.kind == FOO {
             let generation = metadata["generation"].as_i64().unwrap_or_default();
             let says = said.entry((text(&metadata["uid"]), generation));
             says.or_default().push(spec["replicas"].clone());

@@ -9,7 +9,7 @@ use super::{
         plan::{Calls, Fault, Happens, Then, Way},
         trace::{Call, Role, Time},
     },
-    Due, World, at,
+    Due, FOO, World, at,
 };
 
 /// Page size of an API server that cannot stream lists. There are too few objects to fill a normal page.
@@ -204,7 +204,7 @@ impl World {
             }
             Fault::Restore => ongoing.backup = Some(self.store.backup()),
             Fault::Revoke { verb, resource } => self.store.revoke(CONTROLLER, verb, resource),
-            Fault::NoDefinition => self.store.remove_definition(at(now)),
+            Fault::NoDefinition => self.store.remove_definition(at(now), FOO),
             Fault::Fencing => self.switch_fencing(false),
             Fault::FencingPart { record } => self.store.remove_fencing_part(at(now), record),
             Fault::NoCollector | Fault::NoNamespace | Fault::NoPods { .. } => self.actors.wake(),

@@ -1,4 +1,12 @@
-//! Supported kinds.
+//! Kinds of objects: those that are compiled into the API server, and those of CRDs.
+
+use std::{
+    cmp::Ordering,
+    ptr,
+    sync::{Mutex, PoisonError},
+};
+
+use serde_json::Value;
 
 /// Kind of a stored object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,13 +18,58 @@ pub enum Kind {
     Service,
     Lease,
     Event,
-    Foo,
-    /// The CRD of Foos. Not served, but it defines how Foos are served.
+    /// Defined by a CRD.
+    Custom(&'static CustomKind),
+    /// Not served, but it defines how custom kinds are served.
     CustomResourceDefinition,
     /// A policy of the fencing component or of another party. Not served.
     ValidatingAdmissionPolicy,
     MutatingAdmissionPolicy,
 }
+
+/// Names of a kind that a CRD defines, and how it is served.
+#[derive(Debug)]
+pub struct CustomKind {
+    pub group: &'static str,
+    pub version: &'static str,
+    pub kind: &'static str,
+    pub plural: &'static str,
+    pub namespaced: bool,
+    /// Whether it has the subresource `scale`, with the replicas in `.spec.replicas`.
+    pub scale: bool,
+}
+
+impl CustomKind {
+    fn names(&self) -> [&'static str; 4] {
+        [self.group, self.version, self.kind, self.plural]
+    }
+}
+
+impl PartialEq for CustomKind {
+    fn eq(&self, other: &Self) -> bool {
+        ptr::eq(self, other) || self.names() == other.names()
+    }
+}
+
+impl Eq for CustomKind {}
+
+impl PartialOrd for CustomKind {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for CustomKind {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if ptr::eq(self, other) {
+            return Ordering::Equal;
+        }
+        self.names().cmp(&other.names())
+    }
+}
+
+/// Kinds of all CRDs of this process. A kind is a few words, and the CRDs of tests are few.
+static KNOWN: Mutex<Vec<&'static CustomKind>> = Mutex::new(Vec::new());
 
 /// Differences between kinds.
 pub struct Info {
@@ -33,15 +86,14 @@ pub struct Info {
 }
 
 impl Kind {
-    /// Served kinds.
-    pub const SERVED: [Self; 7] = [
+    /// Served kinds, except those of CRDs.
+    pub const BUILT_IN: [Self; 6] = [
         Self::Namespace,
         Self::ServiceAccount,
         Self::Deployment,
         Self::Service,
         Self::Lease,
         Self::Event,
-        Self::Foo,
     ];
 
     pub const fn info(self) -> Info {
@@ -52,7 +104,7 @@ impl Kind {
             Self::Service => ("", "v1", "Service", "services"),
             Self::Lease => ("coordination.k8s.io", "v1", "Lease", "leases"),
             Self::Event => ("events.k8s.io", "v1", "Event", "events"),
-            Self::Foo => ("samplecontroller.k8s.io", "v1alpha1", "Foo", "foos"),
+            Self::Custom(it) => (it.group, it.version, it.kind, it.plural),
             Self::CustomResourceDefinition => (
                 "apiextensions.k8s.io",
                 "v1",
@@ -86,7 +138,7 @@ impl Kind {
                     | Self::Event
             ),
             creates_on_update: matches!(self, Self::Service | Self::Lease | Self::Event),
-            generation: matches!(self, Self::Deployment | Self::Foo),
+            generation: matches!(self, Self::Deployment | Self::Custom(_)),
         }
     }
 
@@ -117,18 +169,79 @@ impl Kind {
     }
 
     pub fn is_namespaced(self) -> bool {
-        !matches!(
-            self,
+        match self {
+            Self::Custom(it) => it.namespaced,
             Self::Namespace
-                | Self::CustomResourceDefinition
-                | Self::ValidatingAdmissionPolicy
-                | Self::MutatingAdmissionPolicy
-        )
+            | Self::CustomResourceDefinition
+            | Self::ValidatingAdmissionPolicy
+            | Self::MutatingAdmissionPolicy => false,
+            _ => true,
+        }
     }
 
     /// Returns whether a CRD defines the kind. The others are compiled in.
     pub fn is_custom(self) -> bool {
-        self == Self::Foo
+        matches!(self, Self::Custom(_))
+    }
+
+    /// Returns whether the kind has the subresource `status`.
+    pub fn has_status(self) -> bool {
+        matches!(self, Self::Deployment | Self::Custom(_))
+    }
+
+    /// Returns whether the kind has the subresource `scale`.
+    pub fn has_scale(self) -> bool {
+        match self {
+            Self::Custom(it) => it.scale,
+            kind => kind == Self::Deployment,
+        }
+    }
+
+    /// Returns the kind that a CRD defines, in its first version.
+    ///
+    /// # Panics
+    /// If the CRD has several versions, no subresource `status`, or unusual paths of `scale`: they are not modelled.
+    pub fn of_definition(definition: &Value) -> Self {
+        let spec = &definition["spec"];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let [version] = spec["versions"].as_array().map_or(&[][..], Vec::as_slice) else {
+            panic!("a CRD with several versions is not modelled");
+        };
+        let parts = &version["subresources"];
+        assert!(
+            parts["status"].is_object(),
+            "a CRD without the subresource status is not modelled"
+        );
+        let scale = &parts["scale"];
+        let is_usual = scale["specReplicasPath"] == ".spec.replicas"
+            && scale["statusReplicasPath"] == ".status.replicas"
+            && scale["labelSelectorPath"] == ".status.selector";
+        assert!(
+            scale.is_null() || is_usual,
+            "these paths of the subresource scale are not modelled: {scale}"
+        );
+        let names = [
+            text(&spec["group"]),
+            text(&version["name"]),
+            text(&spec["names"]["kind"]),
+            text(&spec["names"]["plural"]),
+        ];
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let one = known.iter().find(|it| it.names() == names);
+        let one = one.copied().unwrap_or_else(|| {
+            let [group, version, kind, plural] = names.map(|name| &*name.leak());
+            let new: &'static CustomKind = Box::leak(Box::new(CustomKind {
+                group,
+                version,
+                kind,
+                plural,
+                namespaced: spec["scope"] == "Namespaced",
+                scale: scale.is_object(),
+            }));
+            known.push(new);
+            new
+        });
+        Self::Custom(one)
     }
 }
 

@@ -70,7 +70,7 @@ impl Server {
                 .min(self.page),
         };
         let name = request.field_name()?;
-        let next = next_page(store, request)?;
+        let next = next_page(store, request, kind)?;
         let version = match &next {
             Some(next) => next.version.unwrap_or(store.version()),
             None => self.version_to_list(store, request)?,
@@ -163,7 +163,7 @@ fn forbidden_match(why: &str) -> Refusal {
 }
 
 /// Parses the parameter `continue`.
-fn next_page(store: &Store, request: &Request<'_>) -> Result<Option<Continue>> {
+fn next_page(store: &Store, request: &Request<'_>, kind: Kind) -> Result<Option<Continue>> {
     let token = request.text("continue");
     if token.is_empty() {
         return Ok(None);
@@ -179,7 +179,7 @@ fn next_page(store: &Store, request: &Request<'_>) -> Result<Option<Continue>> {
         .version
         .is_some_and(|version| version < store.compacted())
     {
-        let last = Key::new(Kind::Foo, &next.after.0, &next.after.1);
+        let last = Key::new(kind, &next.after.0, &next.after.1);
         let mut refusal = Refusal::expired(
             "The provided continue parameter is too old to display a consistent list result. You can start a \
              new list without the continue parameter, or use the continue token in this response to retrieve \

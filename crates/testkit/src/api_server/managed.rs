@@ -61,7 +61,7 @@ impl Managed {
 
 /// Sets the manager of the replicas in `new`, which replaces `old` (or nothing).
 pub fn note(request: &Request<'_>, (kind, part): (Kind, Part), old: &Value, new: &mut Value) {
-    if !matches!(kind, Kind::Foo | Kind::Deployment) {
+    if !kind.has_scale() {
         return;
     }
     let managed = Managed::of(old).after(part, old, new);

@@ -27,7 +27,7 @@ mod watch;
 mod write;
 
 pub use access::Verb;
-pub use kind::Kind;
+pub use kind::{CustomKind, Kind};
 pub use others::Others;
 pub use policy::{CONTROLLER, HOLDER, RECORD, TERM};
 pub use request::{Call, Method, Unknown, User};

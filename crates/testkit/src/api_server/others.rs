@@ -20,19 +20,19 @@ pub enum Others {
     Label,
     /// Adds an unrelated label to Deployments.
     OneMoreLabel,
-    /// Replaces the messages of Foos' conditions.
+    /// Replaces the messages of the conditions of custom resources.
     Message,
     /// Rejects the creation and change of Deployments.
     NoChange,
     /// Rejects the deletion of Deployments.
     NoDeletion,
-    /// Rejects changes of Foos' status.
+    /// Rejects changes of the status of custom resources.
     NoStatus,
     /// A webhook that is too busy to admit a creation or change of Deployments, and sends `Retry-After`.
     Busy,
     /// A webhook that rejects the creation and change of Deployments, each time with another message.
     Tickets,
-    /// A webhook that appends a condition to each written status of a Foo, each time with another message.
+    /// A webhook that appends a condition to each written status of a custom resource, each time with another message.
     Reviewed,
 }
 
@@ -129,13 +129,13 @@ impl Store {
 impl Server {
     /// Mutates an object before it is stored, by the policies of others that this API server has seen.
     pub(super) fn mutate(&self, store: &Store, about: &Key, part: Part, object: &mut Value) {
-        if !matches!(about.kind, Kind::Deployment | Kind::Foo) {
+        if !about.kind.has_status() {
             return;
         }
         for policy in Others::ALL {
             let is_about = match policy {
                 Others::Message | Others::Reviewed => {
-                    about.kind == Kind::Foo && part == Part::Status
+                    about.kind.is_custom() && part == Part::Status
                 }
                 _ => about.kind == Kind::Deployment && part == Part::Whole,
             };
@@ -171,7 +171,7 @@ impl Server {
                 return Err(Refusal::forbidden(about.kind, &about.name, &words));
             }
             (Kind::Deployment, Part::Whole, _) => (Others::NoChange, 403),
-            (Kind::Foo, Part::Status, _) => (Others::NoStatus, 422),
+            (Kind::Custom(_), Part::Status, _) => (Others::NoStatus, 422),
             _ => return Ok(()),
         };
         if !is_there(policy) {

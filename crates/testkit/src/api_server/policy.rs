@@ -78,7 +78,7 @@ impl Server {
     ) -> Result<()> {
         self.others_admit(store, request, about, (operation, part))?;
         let matched = match about.kind {
-            Kind::Foo => part == Part::Status && operation == Operation::Update,
+            Kind::Custom(_) => part == Part::Status && operation == Operation::Update,
             Kind::Deployment => part == Part::Whole,
             _ => false,
         };
@@ -92,8 +92,11 @@ impl Server {
         let Some(record) = store.get_at(&record_key(), seen) else {
             return Ok(());
         };
-        let belongs = [new, old].into_iter().flatten().any(belongs_to_a_foo);
-        if about.kind != Kind::Foo && !belongs {
+        let is_owned = [new, old]
+            .into_iter()
+            .flatten()
+            .any(|it| belongs(store, it));
+        if !about.kind.is_custom() && !is_owned {
             return Ok(());
         }
         let holder = record["metadata"]["annotations"][HOLDER]
@@ -139,7 +142,8 @@ pub(super) fn denied(about: &Key, policy: &str, words: &str, code: u16) -> Refus
     refusal
 }
 
-fn belongs_to_a_foo(object: &Value) -> bool {
+/// Returns whether a custom resource controls the object.
+fn belongs(store: &Store, object: &Value) -> bool {
     let owners = object["metadata"]["ownerReferences"]
         .as_array()
         .into_iter()
@@ -147,8 +151,13 @@ fn belongs_to_a_foo(object: &Value) -> bool {
     owners.into_iter().any(|owner| {
         let api_version = owner["apiVersion"].as_str().unwrap_or_default();
         owner["controller"] == true
-            && owner["kind"] == "Foo"
-            && api_version.starts_with("samplecontroller.k8s.io/")
+            && store.custom_kinds().iter().any(|kind| {
+                let info = kind.info();
+                owner["kind"] == info.kind
+                    && api_version
+                        .strip_prefix(info.group)
+                        .is_some_and(|version| version.starts_with('/'))
+            })
     })
 }
 

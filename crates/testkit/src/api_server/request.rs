@@ -82,7 +82,8 @@ const REVIEWS: [(&str, &str); 3] = [
 ];
 
 impl<'a> Request<'a> {
-    pub fn of(call: &Call<'a>) -> Result<Self> {
+    /// Parses a call. `custom` are the kinds of CRDs.
+    pub fn of(call: &Call<'a>, custom: &[Kind]) -> Result<Self> {
         let (path, query) =
             (call.path_and_query.split_once('?')).unwrap_or((call.path_and_query, ""));
         let metadata_only = match call.accept {
@@ -92,7 +93,7 @@ impl<'a> Request<'a> {
         };
         let request = Self {
             call: *call,
-            target: target(path).ok_or_else(|| Unknown(path.to_owned()))?,
+            target: target(path, custom).ok_or_else(|| Unknown(path.to_owned()))?,
             query: parameters(query)?,
             metadata_only,
         };
@@ -198,7 +199,7 @@ fn is_duration(text: &str) -> bool {
     unit.len() < text.len() && matches!(unit, "ms" | "s" | "m" | "h" | "us" | "ns")
 }
 
-fn target(path: &str) -> Option<Target> {
+fn target(path: &str, custom: &[Kind]) -> Option<Target> {
     let path: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
     let (group, version, rest) = match path.as_slice() {
         ["api", version, rest @ ..] => ("", *version, rest),
@@ -220,7 +221,8 @@ fn target(path: &str) -> Option<Target> {
         rest => (None, rest),
     };
     let (plural, rest) = rest.split_first()?;
-    let kind = Kind::SERVED.into_iter().find(|kind| {
+    let mut kinds = Kind::BUILT_IN.iter().chain(custom).copied();
+    let kind = kinds.find(|kind| {
         let info = kind.info();
         (info.group, info.version, info.plural) == (group, version, plural)
     })?;
@@ -230,12 +232,8 @@ fn target(path: &str) -> Option<Target> {
     let (name, part) = match rest {
         [] => (None, Part::Whole),
         [name] => (Some(*name), Part::Whole),
-        [name, "status"] if matches!(kind, Kind::Foo | Kind::Deployment) => {
-            (Some(*name), Part::Status)
-        }
-        [name, "scale"] if matches!(kind, Kind::Foo | Kind::Deployment) => {
-            (Some(*name), Part::Scale)
-        }
+        [name, "status"] if kind.has_status() => (Some(*name), Part::Status),
+        [name, "scale"] if kind.has_scale() => (Some(*name), Part::Scale),
         [name, "finalize"] if kind == Kind::Namespace => (Some(*name), Part::Finalize),
         _ => return None,
     };

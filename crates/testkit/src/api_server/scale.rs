@@ -16,7 +16,7 @@ const UNSAID: i64 = i32::MIN as i64;
 
 impl Server {
     pub(super) fn get_scale(kind: Kind, object: &Value) -> Result<Value> {
-        if kind == Kind::Foo && object["spec"]["replicas"].is_null() {
+        if kind.is_custom() && object["spec"]["replicas"].is_null() {
             let why = "the spec replicas field \".spec.replicas\" does not exist";
             return Err(Refusal::internal(why));
         }
@@ -107,7 +107,7 @@ fn scale(kind: Kind, object: &Value) -> Value {
         metadata[field] = object["metadata"][field].clone();
     }
     let (spec, status) = (&object["spec"], &object["status"]);
-    let selector = if kind == Kind::Foo {
+    let selector = if kind.is_custom() {
         status["selector"].as_str().unwrap_or_default().to_owned()
     } else {
         let labels = spec["selector"]["matchLabels"]

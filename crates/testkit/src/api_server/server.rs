@@ -152,7 +152,7 @@ impl Server {
     }
 
     fn answer(&self, store: &mut Store, now: Now, call: &Call<'_>) -> Result<Answered> {
-        let request = Request::of(call)?;
+        let request = Request::of(call, store.custom_kinds())?;
         let (kind, namespace, name, part) = match &request.target {
             Target::Review(review) if call.method == http::Method::POST => {
                 return Ok(Answered::Whole(201, store.review(&request, review)?));
@@ -215,7 +215,7 @@ impl Server {
 
     /// Returns whether the kind is served. For a custom kind, the server must have seen the CRD.
     fn serves(&self, store: &Store, kind: Kind) -> bool {
-        !kind.is_custom() || self.definition(store).is_some()
+        !kind.is_custom() || self.definition(store, kind).is_some()
     }
 }
 

@@ -96,6 +96,8 @@ pub struct Store {
     pub(super) revoked: BTreeSet<(String, String, String)>,
     /// Users by token.
     pub(super) tokens: BTreeMap<String, String>,
+    /// Kinds that a CRD defines or defined.
+    pub(super) custom: Vec<Kind>,
 }
 
 impl Store {

@@ -18,7 +18,7 @@ impl Server {
         kind: Kind,
         mut object: Value,
     ) -> std::result::Result<Value, Refusal> {
-        if let Some(definition) = self.definition(store).filter(|_| kind.is_custom()) {
+        if let Some(definition) = self.definition(store, kind) {
             let schema = schema::schema_of(definition);
             schema::prune(&mut object, schema);
             schema::fill(&mut object, schema);
@@ -46,7 +46,7 @@ impl Server {
         let meta = &object["metadata"];
         let mut causes = metadata::check(meta, metadata::is_strict(key.kind));
         causes.extend(match key.kind {
-            Kind::Foo => self.check_schema(store, object, None, Part::Whole),
+            Kind::Custom(_) => self.check_schema(store, (key.kind, Part::Whole), object, None),
             Kind::Deployment => deployment::check(&object["spec"]),
             Kind::Service => service::check(object),
             Kind::Lease => check_lease(&object["spec"]),
@@ -73,9 +73,9 @@ impl Server {
         // Every kind repeats this check.
         causes.extend(metadata::check_update(meta, was));
         match (key.kind, part) {
-            (Kind::Foo, _) => {
+            (Kind::Custom(_), _) => {
                 causes.extend(check_type(key.kind, new));
-                causes.extend(self.check_schema(store, new, Some(old), part));
+                causes.extend(self.check_schema(store, (key.kind, part), new, Some(old)));
             }
             (Kind::Deployment, Part::Status) => {
                 causes.extend(deployment::check_status(&new["status"]));
@@ -103,11 +103,11 @@ impl Server {
     fn check_schema(
         &self,
         store: &Store,
+        (kind, part): (Kind, Part),
         new: &Value,
         old: Option<&Value>,
-        part: Part,
     ) -> Vec<Cause> {
-        let definition = self.definition(store);
+        let definition = self.definition(store, kind);
         definition.map_or_else(Vec::new, |definition| {
             schema::check(new, old, schema::schema_of(definition), part)
         })
@@ -125,7 +125,7 @@ fn unreadable(kind: Kind, words: &str) -> Refusal {
 /// Sets the fields of a new object that users cannot set.
 pub fn prepare_new(kind: Kind, object: &mut Value) {
     match kind {
-        Kind::Foo => {
+        Kind::Custom(_) => {
             if let Some(fields) = object.as_object_mut() {
                 fields.remove("status");
             }
@@ -142,7 +142,7 @@ pub fn prepare_new(kind: Kind, object: &mut Value) {
 /// Restores the fields that a change must not modify, and increases the generation.
 pub fn prepare_change(kind: Kind, part: Part, new: &mut Value, old: &Value) {
     match (kind, part) {
-        (Kind::Foo, Part::Status) => {
+        (Kind::Custom(_), Part::Status) => {
             let status = new.get("status").cloned();
             *new = old.clone();
             keep(new, "status", status.as_ref());
@@ -155,7 +155,7 @@ pub fn prepare_change(kind: Kind, part: Part, new: &mut Value, old: &Value) {
                 old["metadata"].get("labels"),
             );
         }
-        (Kind::Foo | Kind::Deployment | Kind::Namespace, _) => {
+        (Kind::Custom(_) | Kind::Deployment | Kind::Namespace, _) => {
             keep(new, "status", old.get("status"));
         }
         (Kind::Service, _) => service::prepare_change(new, old),
@@ -176,7 +176,7 @@ pub fn prepare_change(kind: Kind, part: Part, new: &mut Value, old: &Value) {
     };
     let counts = match (kind, part) {
         (_, Part::Status) => false,
-        (Kind::Foo, _) => rest(new) != rest(old),
+        (Kind::Custom(_), _) => rest(new) != rest(old),
         (Kind::Deployment, _) => {
             new["spec"] != old["spec"]
                 || new["metadata"]["annotations"] != old["metadata"]["annotations"]

@@ -31,7 +31,7 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
         Kind::Service => round_trip::<Service>(object),
         Kind::Lease => round_trip::<Lease>(object),
         Kind::Event => round_trip::<Event>(object),
-        Kind::Foo
+        Kind::Custom(_)
         | Kind::CustomResourceDefinition
         | Kind::ValidatingAdmissionPolicy
         | Kind::MutatingAdmissionPolicy => {

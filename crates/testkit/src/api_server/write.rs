@@ -60,7 +60,7 @@ impl Server {
         self.mutate(store, key, Part::Whole, &mut object);
         strategy::prepare_new(key.kind, &mut object);
         // A removed status gets its default on the next read.
-        if let Some(definition) = self.definition(store).filter(|_| key.kind.is_custom()) {
+        if let Some(definition) = self.definition(store, key.kind) {
             schema::fill(&mut object, schema::schema_of(definition));
         }
         if key.kind == Kind::Namespace {
