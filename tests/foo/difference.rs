@@ -41,9 +41,10 @@ impl Objects<'_> {
         let kind = &self.subject.kind;
         let api = if kind.group.is_empty() { "api" } else { "apis" };
         let (version, namespace, plural) = (kind.api_version(), self.namespace, kind.plural);
-        let path = match kind.is_cluster_scoped() {
-            true => format!("/{api}/{version}/{plural}{name}"),
-            false => format!("/{api}/{version}/namespaces/{namespace}/{plural}{name}"),
+        let path = if kind.is_cluster_scoped() {
+            format!("/{api}/{version}/{plural}{name}")
+        } else {
+            format!("/{api}/{version}/namespaces/{namespace}/{plural}{name}")
         };
         let request = Request::builder().method(method).uri(path);
         let request = request.header("Content-Type", format!("application/{style}"));

@@ -52,7 +52,11 @@ impl Names {
                 fields.retain(|field, value| field != "creationTimestamp" || !value.is_null());
                 for (field, value) in fields.iter_mut() {
                     match (field.as_str(), &mut *value) {
-                        ("uid", Value::String(uid)) if uid.len() == 36 => {
+                        // Also in the labels of a Job's pods.
+                        (
+                            "uid" | "controller-uid" | "batch.kubernetes.io/controller-uid",
+                            Value::String(uid),
+                        ) if uid.len() == 36 => {
                             let next = self.uids.len();
                             *uid = format!("uid {}", self.uids.entry(uid.clone()).or_insert(next));
                         }

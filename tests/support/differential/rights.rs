@@ -11,7 +11,7 @@ pub const LIMITED: User<'static> = User {
 };
 
 /// Permissions by subresource.
-const RIGHTS: [(Kind, &str, &[&str]); 10] = [
+const RIGHTS: [(Kind, &str, &[&str]); 13] = [
     (Kind::Namespace, "", &["get"]),
     (FOO, "", &["list", "watch"]),
     (FOO, "/status", &["update"]),
@@ -23,6 +23,9 @@ const RIGHTS: [(Kind, &str, &[&str]); 10] = [
     ),
     (Kind::Deployment, "/scale", &["update"]),
     (Kind::Service, "", &["list", "watch", "create", "patch"]),
+    (Kind::ConfigMap, "", &["list", "create", "patch"]),
+    (Kind::Secret, "", &["get", "watch"]),
+    (Kind::Job, "", &["list", "watch", "create"]),
     // An update of a missing Lease also needs `create`.
     (Kind::Lease, "", &["get", "watch", "patch", "update"]),
     (Kind::Event, "", &["create", "patch"]),

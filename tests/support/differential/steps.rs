@@ -15,10 +15,13 @@ pub const FOO: Kind = Kind::Custom(&CustomKind {
 });
 
 /// Kinds and names of the objects.
-pub const KINDS: [Kind; 6] = [
+pub const KINDS: [Kind; 9] = [
     FOO,
     Kind::Deployment,
     Kind::Service,
+    Kind::ConfigMap,
+    Kind::Secret,
+    Kind::Job,
     Kind::Lease,
     Kind::ServiceAccount,
     Kind::Event,
@@ -314,6 +317,61 @@ fn services() -> Vec<Value> {
     ]
 }
 
+/// Returns bodies of a `ConfigMap`.
+fn config_maps() -> Vec<Value> {
+    let data = |data: Value| json!({ "data": data });
+    vec![
+        data(json!({ "a": "1" })),
+        data(json!({ "a": "2", "b.c-d_E": "" })),
+        json!({ "binaryData": { "b": "AAE=" }, "data": { "a": "1" } }),
+        data(json!({ "a": null })),
+        data(json!({ "a b": "1" })),
+        data(json!({ "a": 1 })),
+        data(json!({})),
+        data(json!(null)),
+        data(json!([])),
+        json!({ "binaryData": { "b": "?" } }),
+        json!({ "unknown": 1 }),
+        json!({}),
+    ]
+}
+
+/// Returns bodies of a Secret.
+fn secrets() -> Vec<Value> {
+    vec![
+        json!({ "data": { "password": "YQ==" } }),
+        json!({ "stringData": { "password": "b" } }),
+        json!({ "stringData": { "password": "c", "other": "" }, "data": { "password": "YQ==", "third": "" } }),
+        json!({ "type": "Opaque", "data": { "a b": "YQ==" } }),
+        json!({ "data": { "password": "?" } }),
+        json!({ "data": { "password": null } }),
+        json!({ "stringData": { "password": 1 } }),
+        json!({ "data": {} }),
+        json!({ "data": null }),
+        json!({}),
+    ]
+}
+
+/// Returns bodies of a new Job.
+fn jobs() -> Vec<Value> {
+    let job = |change: &dyn Fn(&mut Value)| {
+        let container = json!({ "name": "backup", "image": "backup:1", "args": ["a"] });
+        let pod = json!({ "containers": [container], "restartPolicy": "Never" });
+        let mut job = json!({ "spec": { "template": { "spec": pod } } });
+        change(&mut job["spec"]);
+        job
+    };
+    vec![
+        job(&|_| {}),
+        job(&|spec| spec["template"]["metadata"] = json!({ "labels": { "app": "a" } })),
+        job(&|spec| spec["parallelism"] = json!(2)),
+        job(&|spec| spec["completions"] = json!(3)),
+        job(&|spec| spec["template"]["spec"]["restartPolicy"] = json!("OnFailure")),
+        job(&|spec| spec["template"]["spec"]["restartPolicy"] = json!("Always")),
+        job(&|spec| spec["template"]["spec"]["containers"] = json!([])),
+    ]
+}
+
 /// Returns bodies of a Lease.
 fn leases() -> Vec<Value> {
     let spec = |spec: Value| json!({ "spec": spec });
@@ -466,6 +524,9 @@ fn bodies(kind: Kind) -> BoxedStrategy<Value> {
         Kind::Deployment => one_of(deployments(), 3),
         Kind::Service => one_of(services(), 3),
         Kind::ServiceAccount => one_of(accounts(), 1),
+        Kind::ConfigMap => one_of(config_maps(), 2),
+        Kind::Secret => one_of(secrets(), 3),
+        Kind::Job => one_of(jobs(), 2),
         Kind::Event => return prop::sample::select(events()).boxed(),
         _ => one_of(leases(), 6),
     };
@@ -491,8 +552,10 @@ fn bases() -> impl Strategy<Value = Base> {
 
 fn parts(kind: Kind) -> BoxedStrategy<&'static str> {
     match kind {
-        Kind::Service | Kind::Lease | Kind::ServiceAccount | Kind::Event => Just("").boxed(),
-        _ => prop_oneof![4 => Just(""), 3 => Just("status"), 1 => Just("scale")].boxed(),
+        Kind::Custom(_) | Kind::Deployment => {
+            prop_oneof![4 => Just(""), 3 => Just("status"), 1 => Just("scale")].boxed()
+        }
+        _ => Just("").boxed(),
     }
 }
 
@@ -572,9 +635,41 @@ fn event_acts() -> BoxedStrategy<Act> {
     .boxed()
 }
 
+/// Returns requests for Jobs that do not change their specs. Other requests for Jobs are not modelled.
+fn job_acts() -> BoxedStrategy<Act> {
+    let dry = || prop::bool::weighted(0.05);
+    let labels = one_of(metadata(), 1).prop_map(|mut metadata| {
+        let fields = metadata.as_object_mut().unwrap();
+        fields.remove("deletionTimestamp");
+        json!({ "metadata": fields })
+    });
+    // Another UID contradicts the labels of the pods as well.
+    let based = bases().prop_map(|base| match base.uid {
+        Which::Former | Which::Wrong => Base {
+            uid: Which::Current,
+            ..base
+        },
+        _ => base,
+    });
+    prop_oneof![
+        1 => Just(Act::Get),
+        1 => Just(Act::List),
+        1 => any::<bool>().prop_map(Act::Stream),
+        4 => (bodies(Kind::Job), dry()).prop_map(|(body, dry)| Act::Create { body, dry }),
+        3 => (labels, based, dry(), any::<bool>()).prop_map(|(body, base, dry, strategic)| Act::Patch {
+            part: "", style: if strategic { STRATEGIC } else { MERGE }, body, base, dry,
+        }),
+        2 => (deletions(), bases()).prop_map(|(options, base)| Act::Delete { options, base }),
+        1 => reviews(),
+    ]
+    .boxed()
+}
+
 fn acts(kind: Kind) -> BoxedStrategy<Act> {
-    if kind == Kind::Event {
-        return event_acts();
+    match kind {
+        Kind::Event => return event_acts(),
+        Kind::Job => return job_acts(),
+        _ => {}
     }
     let scale = match kind {
         Kind::Custom(_) | Kind::Deployment => Act::Scale,
@@ -649,6 +744,9 @@ pub fn valid(kind: Kind) -> Value {
         Kind::Deployment => deployments(),
         Kind::Service => services(),
         Kind::ServiceAccount => accounts(),
+        Kind::ConfigMap => config_maps(),
+        Kind::Secret => secrets(),
+        Kind::Job => jobs(),
         Kind::Event => events(),
         _ => leases(),
     };

@@ -165,7 +165,8 @@ fn finalizers_to_be(kind: Kind, had: &[&str], policy: Option<&str>) -> Vec<Strin
         Some("Orphan") => Some(ORPHAN),
         Some("Foreground") => Some(FOREGROUND),
         Some(_) => None,
-        None => theirs(),
+        // For backwards compatibility, a Job is deleted without its pods.
+        None => theirs().or((kind == Kind::Job).then_some(ORPHAN)),
     };
     let others: Vec<&str> = had
         .iter()

@@ -14,8 +14,10 @@ pub enum Kind {
     Namespace,
     ServiceAccount,
     Deployment,
-    /// Not used by this controller, but by forks as in docs/make-it-yours.md.
     Service,
+    ConfigMap,
+    Secret,
+    Job,
     Lease,
     Event,
     /// Defined by a CRD.
@@ -87,11 +89,14 @@ pub struct Info {
 
 impl Kind {
     /// Served kinds, except those of CRDs.
-    pub const BUILT_IN: [Self; 6] = [
+    pub const BUILT_IN: [Self; 9] = [
         Self::Namespace,
         Self::ServiceAccount,
         Self::Deployment,
         Self::Service,
+        Self::ConfigMap,
+        Self::Secret,
+        Self::Job,
         Self::Lease,
         Self::Event,
     ];
@@ -102,6 +107,9 @@ impl Kind {
             Self::ServiceAccount => ("", "v1", "ServiceAccount", "serviceaccounts"),
             Self::Deployment => ("apps", "v1", "Deployment", "deployments"),
             Self::Service => ("", "v1", "Service", "services"),
+            Self::ConfigMap => ("", "v1", "ConfigMap", "configmaps"),
+            Self::Secret => ("", "v1", "Secret", "secrets"),
+            Self::Job => ("batch", "v1", "Job", "jobs"),
             Self::Lease => ("coordination.k8s.io", "v1", "Lease", "leases"),
             Self::Event => ("events.k8s.io", "v1", "Event", "events"),
             Self::Custom(it) => (it.group, it.version, it.kind, it.plural),
@@ -135,10 +143,13 @@ impl Kind {
                     | Self::ServiceAccount
                     | Self::Deployment
                     | Self::Service
+                    | Self::ConfigMap
+                    | Self::Secret
+                    | Self::Job
                     | Self::Event
             ),
             creates_on_update: matches!(self, Self::Service | Self::Lease | Self::Event),
-            generation: matches!(self, Self::Deployment | Self::Custom(_)),
+            generation: matches!(self, Self::Deployment | Self::Job | Self::Custom(_)),
         }
     }
 
@@ -186,7 +197,7 @@ impl Kind {
 
     /// Returns whether the kind has the subresource `status`.
     pub fn has_status(self) -> bool {
-        matches!(self, Self::Deployment | Self::Custom(_))
+        matches!(self, Self::Deployment | Self::Job | Self::Custom(_))
     }
 
     /// Returns whether the kind has the subresource `scale`.

@@ -5,14 +5,17 @@
 //! It does not guess: [`Unknown`] ends the run.
 
 mod access;
+mod contents;
 mod delete;
 mod deployment;
+mod job;
 mod kind;
 mod list;
 mod managed;
 mod metadata;
 mod others;
 mod patch;
+mod pod;
 mod policy;
 mod request;
 mod scale;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Key, Kind, Server, Store, deployment, metadata,
+    Key, Kind, Server, Store, contents, deployment, job, metadata,
     request::{Part, Unknown},
     schema, service,
     status::{Cause, Refusal, Result},
@@ -36,6 +36,8 @@ impl Server {
         match kind {
             Kind::Deployment => deployment::fill(&mut object)?,
             Kind::Service => service::fill(&mut object)?,
+            Kind::ConfigMap | Kind::Secret => contents::fill(kind, &mut object)?,
+            Kind::Job => job::fill(&mut object)?,
             _ => {}
         }
         Ok(object)
@@ -49,6 +51,8 @@ impl Server {
             Kind::Custom(_) => self.check_schema(store, (key.kind, Part::Whole), object, None),
             Kind::Deployment => deployment::check(&object["spec"]),
             Kind::Service => service::check(object),
+            Kind::ConfigMap | Kind::Secret => contents::check(object),
+            Kind::Job => job::check(object),
             Kind::Lease => check_lease(&object["spec"]),
             Kind::Event => {
                 known_event(object)?;
@@ -92,6 +96,11 @@ impl Server {
                 }
             }
             (Kind::Service, _) => causes.extend(service::check(new)),
+            (Kind::ConfigMap | Kind::Secret, _) => {
+                causes.extend(metadata::check(meta, true));
+                causes.extend(contents::check(new));
+            }
+            (Kind::Job, _) => job::known_change(new, old)?,
             (Kind::Lease, _) => causes.extend(check_lease(&new["spec"])),
             (Kind::ServiceAccount, _) => causes.extend(metadata::check(meta, true)),
             (Kind::Event, _) => known_event_change(new, old)?,
@@ -132,6 +141,7 @@ pub fn prepare_new(kind: Kind, object: &mut Value) {
         }
         Kind::Deployment => object["status"] = json!({}),
         Kind::Service => service::prepare_new(object),
+        Kind::Job => job::prepare_new(object),
         _ => {}
     }
     if kind.info().generation {
@@ -155,7 +165,7 @@ pub fn prepare_change(kind: Kind, part: Part, new: &mut Value, old: &Value) {
                 old["metadata"].get("labels"),
             );
         }
-        (Kind::Custom(_) | Kind::Deployment | Kind::Namespace, _) => {
+        (Kind::Custom(_) | Kind::Deployment | Kind::Job | Kind::Namespace, _) => {
             keep(new, "status", old.get("status"));
         }
         (Kind::Service, _) => service::prepare_change(new, old),
@@ -251,9 +261,15 @@ fn known_event(event: &Value) -> Result<()> {
     ];
     let has = |field: &str| event[field].as_str().is_some_and(|text| !text.is_empty());
     let note = event["note"].as_str().unwrap_or_default();
+    // The Event of a cluster-scoped object is in the namespace `default`.
+    let (of, at) = (
+        &event["regarding"]["namespace"],
+        &event["metadata"]["namespace"],
+    );
+    let is_placed = of == at || of.is_null() && at == "default";
     let good = texts.into_iter().all(has)
         && matches!(event["type"].as_str(), Some("Normal" | "Warning"))
-        && event["regarding"]["namespace"] == event["metadata"]["namespace"]
+        && is_placed
         && note.len() <= 1024;
     if good {
         Ok(())

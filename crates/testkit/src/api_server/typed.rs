@@ -3,8 +3,9 @@
 use k8s_openapi::api::{
     apps::v1::Deployment,
     autoscaling::v1::Scale,
+    batch::v1::Job,
     coordination::v1::Lease,
-    core::v1::{Namespace, Service, ServiceAccount},
+    core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount},
     events::v1::Event,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -14,12 +15,18 @@ use super::Kind;
 
 /// Parses an object like the API server, or returns the parser's error.
 pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
-    if kind == Kind::Service
-        && let Some(Value::Object(selector)) = object.pointer_mut("/spec/selector")
-    {
+    let texts: &[&str] = match kind {
+        Kind::Service => &["/spec/selector"],
+        Kind::ConfigMap | Kind::Secret => &["/data", "/binaryData", "/stringData"],
+        _ => &[],
+    };
+    for path in texts {
         // Go reads a null string as an empty string.
-        for value in selector.values_mut().filter(|value| value.is_null()) {
-            *value = "".into();
+        let all = object.pointer_mut(path).and_then(Value::as_object_mut);
+        for value in all.into_iter().flat_map(|all| all.values_mut()) {
+            if value.is_null() {
+                *value = "".into();
+            }
         }
     }
     // A missing selector must stay missing, because it is required.
@@ -29,6 +36,9 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
         Kind::ServiceAccount => round_trip::<ServiceAccount>(object),
         Kind::Deployment => round_trip::<Deployment>(object),
         Kind::Service => round_trip::<Service>(object),
+        Kind::ConfigMap => round_trip::<ConfigMap>(object),
+        Kind::Secret => round_trip::<Secret>(object),
+        Kind::Job => round_trip::<Job>(object),
         Kind::Lease => round_trip::<Lease>(object),
         Kind::Event => round_trip::<Event>(object),
         Kind::Custom(_)
@@ -42,6 +52,13 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
     match kind {
         Kind::Lease | Kind::Service if object["spec"].is_null() => {
             object["spec"] = serde_json::json!({});
+        }
+        Kind::Job => {
+            for field in ["spec", "status"] {
+                if object[field].is_null() {
+                    object[field] = serde_json::json!({});
+                }
+            }
         }
         Kind::Deployment => {
             if !has_selector && let Some(spec) = object["spec"].as_object_mut() {
@@ -119,7 +136,13 @@ fn is_map(field: &str, value: &Value) -> bool {
     };
     matches!(
         field,
-        "labels" | "annotations" | "matchLabels" | "nodeSelector"
+        "labels"
+            | "annotations"
+            | "matchLabels"
+            | "nodeSelector"
+            | "data"
+            | "binaryData"
+            | "stringData"
     ) || field == "selector" && texts(value)
 }
 
@@ -141,6 +164,9 @@ fn leave_out(value: &mut Value) {
                                 | "annotations"
                                 | "matchLabels"
                                 | "nodeSelector"
+                                | "data"
+                                | "binaryData"
+                                | "stringData"
                                 | "limits"
                                 | "requests"
                         )

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Key, Kind, Now, Server, Store, Verb, managed, metadata,
+    Key, Kind, Now, Server, Store, Verb, job, managed, metadata,
     patch::{self, Style},
     policy::Operation,
     request::{Part, Request, Unknown},
@@ -71,6 +71,9 @@ impl Server {
         let causes = self.check_new(store, key, &object)?;
         if !causes.is_empty() {
             return Err(Refusal::invalid(key.kind, &key.name, &causes));
+        }
+        if key.kind == Kind::Job {
+            job::fill_labels(&mut object);
         }
         if request.call.method != http::Method::POST {
             let of = (Some(key.namespace.as_str()), Some(key.name.as_str()));
@@ -315,7 +318,11 @@ impl Server {
         }
         managed::note(request, (key.kind, part), old, &mut new);
         // The stored object lacks the defaults that reading adds, so the first update stores them.
-        let is_stored = !key.kind.is_custom() || !store.is_as_created(key);
+        let is_stored = match key.kind {
+            Kind::Custom(_) => !store.is_as_created(key),
+            Kind::Job => job::stores_labels(old) || !store.is_as_created(key),
+            _ => true,
+        };
         if new == *old && is_stored {
             return Ok(new);
         }
@@ -392,7 +399,7 @@ pub(super) fn failed(key: &Key, dry: bool, precondition: &str) -> Refusal {
     let registry = if dry { "" } else { "/registry" };
     let path = match info.group {
         _ if key.kind == Kind::Service => "services/specs".to_owned(),
-        "" | "apps" | "coordination.k8s.io" | "events.k8s.io" => info.plural.to_owned(),
+        "" | "apps" | "batch" | "coordination.k8s.io" | "events.k8s.io" => info.plural.to_owned(),
         group => format!("{group}/{}", info.plural),
     };
     let why = format!(

@@ -1,0 +1,105 @@
+//! Defaults and validation of Jobs. A change of the spec or of the status is not modelled.
+
+use serde_json::{Value, json};
+
+use super::{
+    pod::{check_template, default, fill_template, known},
+    request::Unknown,
+    status::{Cause, Result},
+};
+
+/// Sets the defaults of the API server. Fails for fields with unknown defaults, instead of guessing.
+pub fn fill(object: &mut Value) -> Result<()> {
+    let spec = &mut object["spec"];
+    known(
+        spec,
+        "a Job's spec",
+        &[
+            "template",
+            "selector",
+            "parallelism",
+            "completions",
+            "backoffLimit",
+            "completionMode",
+            "suspend",
+            "manualSelector",
+            "podReplacementPolicy",
+        ],
+    )?;
+    if spec["parallelism"].is_null() {
+        default(spec, "completions", json!(1));
+    }
+    default(spec, "parallelism", json!(1));
+    default(spec, "backoffLimit", json!(6));
+    default(spec, "completionMode", json!("NonIndexed"));
+    default(spec, "suspend", json!(false));
+    default(spec, "manualSelector", json!(false));
+    default(spec, "podReplacementPolicy", json!("TerminatingOrFailed"));
+    fill_template(spec)?;
+    // A new Job has no selector yet.
+    if spec["selector"].is_object() {
+        fill_labels(object);
+    }
+    Ok(())
+}
+
+fn has_labels(labels: &Value) -> bool {
+    labels.as_object().is_some_and(|all| !all.is_empty())
+}
+
+/// A Job without labels has those of its pods.
+pub fn fill_labels(object: &mut Value) {
+    let labels = &object["spec"]["template"]["metadata"]["labels"];
+    if has_labels(labels) && !has_labels(&object["metadata"]["labels"]) {
+        object["metadata"]["labels"] = labels.clone();
+    }
+}
+
+/// Returns whether the labels of a new Job are stored. Otherwise, each read adds them.
+pub fn stores_labels(object: &Value) -> bool {
+    let labels = object["metadata"]["labels"].as_object();
+    let is_generated = |name: &String| name.contains("controller-uid") || name.contains("job-name");
+    labels.is_some_and(|all| !all.keys().all(is_generated))
+}
+
+/// Selects the pods of a new Job by its UID.
+pub fn prepare_new(object: &mut Value) {
+    // The default labels and those of the pods are one map in the API server's memory.
+    let labels = &object["spec"]["template"]["metadata"]["labels"];
+    let is_shared = has_labels(labels) && !has_labels(&object["metadata"]["labels"]);
+    let metadata = &object["metadata"];
+    let (name, uid) = (metadata["name"].clone(), metadata["uid"].clone());
+    object["status"] = json!({});
+    let spec = &mut object["spec"];
+    spec["selector"] = json!({ "matchLabels": { "batch.kubernetes.io/controller-uid": uid } });
+    let labels = &mut spec["template"]["metadata"]["labels"];
+    for prefix in ["", "batch.kubernetes.io/"] {
+        labels[format!("{prefix}controller-uid")] = uid.clone();
+        labels[format!("{prefix}job-name")] = name.clone();
+    }
+    if is_shared {
+        fill_labels(object);
+    }
+}
+
+/// Validates a new Job.
+pub fn check(object: &Value) -> Vec<Cause> {
+    let template = &object["spec"]["template"];
+    let mut causes = check_template(template);
+    if template["spec"]["restartPolicy"] == "Always" {
+        let field = "spec.template.spec.restartPolicy";
+        let valid = "valid values: \"OnFailure\", \"Never\"";
+        causes.push(Cause::required(field, valid));
+    }
+    causes
+}
+
+/// Fails if the spec or the status changes.
+pub fn known_change(new: &Value, old: &Value) -> Result<()> {
+    for field in ["spec", "status"] {
+        if new[field] != old[field] {
+            return Err(Unknown(format!("a change of the {field} of a Job")).into());
+        }
+    }
+    Ok(())
+}
