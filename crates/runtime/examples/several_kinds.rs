@@ -12,6 +12,7 @@
 use std::{collections::BTreeMap, process::ExitCode, sync::Arc};
 
 use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job, core::v1 as core};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{CustomResource, CustomResourceExt as _};
 use operator_runtime::{
     ApiError, App, Builder, Custom, Dependent, Fields, Key, Kind, Outcome, Plan, Reconciler,
@@ -21,28 +22,29 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-static APP: App = App {
+pub(crate) static APP: App = App {
     about: "Databases, their classes and their backups",
     crates: &["several_kinds"],
     ..App::new("database-operator", "0.1.0", "example.com")
 };
 
 fn main() -> ExitCode {
-    let crds = || {
-        vec![
-            DatabaseObject::crd(),
-            ClassObject::crd(),
-            BackupObject::crd(),
-        ]
-    };
     operator_runtime::main(&APP, crds, build)
+}
+
+pub(crate) fn crds() -> Vec<CustomResourceDefinition> {
+    vec![
+        DatabaseObject::crd(),
+        ClassObject::crd(),
+        BackupObject::crd(),
+    ]
 }
 
 /// This program has no settings of its own.
 #[derive(Deserialize)]
-struct NoSettings {}
+pub(crate) struct NoSettings {}
 
-fn build(program: &mut Builder, _: NoSettings) {
+pub(crate) fn build(program: &mut Builder, _: NoSettings) {
     program.controller("database", |builder| {
         builder.deletes::<Backup>();
         DatabaseReconciler {

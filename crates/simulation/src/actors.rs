@@ -72,11 +72,20 @@ impl Actors {
     }
 }
 
+/// Kinds that the garbage collector handles, beside those of CRDs.
+const COLLECTED: [Kind; 5] = [
+    Kind::Deployment,
+    Kind::Service,
+    Kind::ConfigMap,
+    Kind::Secret,
+    Kind::Job,
+];
+
 /// Runs the garbage collector. Deletes objects whose owners are all gone, and dependents of an owner in foreground deletion.
 /// Returns whether it has sent a request.
 fn collect(world: &mut World) -> bool {
-    let all: Vec<(Key, std::sync::Arc<Value>)> = [FOO, Kind::Deployment, Kind::Service]
-        .into_iter()
+    let kinds = world.store.custom_kinds().iter().chain(&COLLECTED).copied();
+    let all: Vec<(Key, std::sync::Arc<Value>)> = kinds
         .flat_map(|kind| world.store.list(kind, None))
         .map(|(key, object)| (key.clone(), object.clone()))
         .collect();
@@ -183,10 +192,12 @@ pub fn path_of(key: &Key) -> String {
     };
     let version = key.kind.api_version();
     let (namespace, name) = (&key.namespace, &key.name);
-    format!(
-        "{root}/{version}/namespaces/{namespace}/{}/{name}",
-        info.plural
-    )
+    let namespace = if key.kind.is_namespaced() {
+        format!("namespaces/{namespace}/")
+    } else {
+        String::new()
+    };
+    format!("{root}/{version}/{namespace}{}/{name}", info.plural)
 }
 
 /// Carries out a user action. Returns the status code, or 0 if the action is not a request.

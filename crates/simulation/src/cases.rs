@@ -1,11 +1,15 @@
 //! Lookup of plans by name.
 
-use super::{found, one_fault, plan::Plan, responses, scripts};
+use super::{found, one_fault, plan::Plan, program::Program, responses, scripts};
 
 /// Returns the plan with this name, if any. The lookup does not run the operator. So it finds the faults of every possible
 /// leader, and variations for calls that the operator does not make.
 pub fn plan_of(name: &str) -> Option<Plan> {
     let of_seed = || name.strip_prefix("seed ")?.parse().ok().map(Plan::new);
+    let of_databases = || {
+        let seed = name.strip_prefix("databases ")?.parse().ok()?;
+        Some(Plan::of(Program::Databases, seed))
+    };
     let of_whole = || {
         let mut all = whole().into_iter();
         all.find(|(its, _)| its == name).map(|(_, plan)| plan)
@@ -27,6 +31,7 @@ pub fn plan_of(name: &str) -> Option<Plan> {
         scripts.find(|its| its.name == script)?.variation(name)
     };
     of_seed()
+        .or_else(of_databases)
         .or_else(of_whole)
         .or_else(of_fault)
         .or_else(of_response)

@@ -6,6 +6,7 @@
 mod asked;
 mod audit;
 mod converge;
+mod databases;
 mod deployments;
 mod events;
 mod hindered;
@@ -39,6 +40,7 @@ pub use leader::holder;
 
 use super::{
     plan::{Fault, Plan, Settings},
+    program::Program,
     trace::{Call, End, Life, Reconcile, Time, Trace, Who, comes_at, seconds},
     world::{FOO, GRACE, World},
 };
@@ -106,39 +108,51 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     leader::one_leads(&case, &mut found);
     leader::keeps_to_its_term(&case, &mut found);
     leader::somebody_leads(&case, &mut found);
-    works::holder_works(&case, &mut found);
     works::hands_over(&case, &mut found);
     works::takes_over(&case, &mut found);
-    retries::rights_are_used_again(&case, &mut found);
     works::lets_go(&case, &mut found);
-    retries::tries_again(&case, &mut found);
-    retries::waits(&case, &mut found);
-    retries::backs_off(&case, &mut found);
-    audit::check(&case, &mut found);
-    record::was_read(&case, &mut found);
-    record::is_waited_for(&case, &mut found);
-    converge::settled(&case, &mut found);
-    converge::at_rest(&case, &mut found);
-    deployments::check(&case, &mut found);
-    deployments::was_read(&case, &mut found);
-    asked::check(&case, &mut found);
-    owners::are_waited_for(&case, &mut found);
-    statuses::check(&case, &mut found);
-    rollouts::check(&case, &mut found);
-    reports::in_time(&case, &mut found);
-    events::said_once(&case, &mut found);
-    events::are_true(&case, &mut found);
-    warnings::check(&case, &mut found);
-    warnings::refused(&case, &mut found);
-    writes::asked_once(&case, &mut found);
-    writes::replicas(&case, &mut found);
-    rates::bounded(&case, &mut found);
-    rates::heeds(&case, &mut found);
-    rates::forgets(&case, &mut found);
-    sizes::bounded(&case, &mut found);
-    workers::are_left_to_others(&case, &mut found);
     stays_up(&case, &mut found);
+    match plan.program {
+        Program::Foo => judge_foos(&case, &mut found),
+        Program::Databases => {
+            databases::settled(&case, &mut found);
+            databases::at_rest(&case, &mut found);
+            databases::share_watches(&case, &mut found);
+            databases::pauses_hold(&case, &mut found);
+        }
+    }
     found
+}
+
+fn judge_foos(case: &Case<'_>, found: &mut Vec<Violation>) {
+    works::holder_works(case, found);
+    retries::rights_are_used_again(case, found);
+    retries::tries_again(case, found);
+    retries::waits(case, found);
+    retries::backs_off(case, found);
+    audit::check(case, found);
+    record::was_read(case, found);
+    record::is_waited_for(case, found);
+    converge::settled(case, found);
+    converge::at_rest(case, found);
+    deployments::check(case, found);
+    deployments::was_read(case, found);
+    asked::check(case, found);
+    owners::are_waited_for(case, found);
+    statuses::check(case, found);
+    rollouts::check(case, found);
+    reports::in_time(case, found);
+    events::said_once(case, found);
+    events::are_true(case, found);
+    warnings::check(case, found);
+    warnings::refused(case, found);
+    writes::asked_once(case, found);
+    writes::replicas(case, found);
+    rates::bounded(case, found);
+    rates::heeds(case, found);
+    rates::forgets(case, found);
+    sizes::bounded(case, found);
+    workers::are_left_to_others(case, found);
 }
 
 /// Runs a plan and judges it. A panic is a violation as well, in the simulation (as for an unknown request) or in a judge. The
@@ -348,7 +362,7 @@ fn pod_of(identity: &str) -> &str {
 
 /// Returns the name of an object for messages.
 fn named(key: &Key) -> String {
-    format!("{:?} {}/{}", key.kind, key.namespace, key.name)
+    format!("{} {}/{}", key.kind.info().kind, key.namespace, key.name)
 }
 
 /// Returns the name in `namespace/name`.

@@ -19,6 +19,7 @@
 
 pub mod actors;
 pub mod cases;
+pub mod databases;
 pub mod draw;
 pub mod found;
 pub mod invariants;
@@ -27,6 +28,7 @@ pub mod mutants;
 pub mod network;
 pub mod one_fault;
 pub mod plan;
+pub mod program;
 mod record;
 pub mod replica;
 pub mod responses;

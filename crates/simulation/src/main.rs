@@ -20,6 +20,7 @@ use operator_simulation::{
     mutants::{self, VIOLATED},
     one_fault,
     plan::Plan,
+    program::Program,
     responses, scripts, seeds,
     shrink::{shrink, source},
 };
@@ -100,6 +101,18 @@ fn judge_all(arguments: &ArgMatches) -> ExitCode {
         };
         all(&chosen(named(from..from + count)), "seeds", how, check)
     };
+    let several = || {
+        let (from, count) = (
+            number("from").unwrap_or(1),
+            number("seeds").unwrap_or(1000) / 5 + 1,
+        );
+        let of = |seed: u64| (format!("databases {seed}"), seed);
+        let mut seeds: Vec<_> = (from..from + count).map(of).collect();
+        seeds.retain(|(name, _)| is_chosen(name));
+        all(&seeds, "seeds of several kinds", how, |seed| {
+            examine(&Plan::of(Program::Databases, *seed)).0
+        })
+    };
     let faults = || {
         let (mut faults, calm) = (one_fault::all(), one_fault::Calm::default());
         faults.retain(|(name, _)| is_chosen(name));
@@ -119,7 +132,7 @@ fn judge_all(arguments: &ArgMatches) -> ExitCode {
     let parts: &[&dyn Fn() -> Judged] = if arguments.get_flag("exhaustive") {
         &[&scripts, &variations]
     } else {
-        &[&scripts, &faults, &responses, &again, &judged]
+        &[&scripts, &faults, &responses, &again, &several, &judged]
     };
     let (mut cases, mut wrong) = (0, Vec::new());
     for part in parts {

@@ -5,6 +5,7 @@ use std::{fmt, time::Duration};
 use operator_testkit::api_server::Others;
 
 use super::{
+    program::Program,
     trace::{Role, Time, seconds},
     users::Deed,
 };
@@ -14,6 +15,7 @@ use super::{
 pub struct Plan {
     /// Also the source of the replicas' random numbers and of the latencies.
     pub seed: u64,
+    pub program: Program,
     pub settings: Settings,
     /// Machines of the initial replicas.
     pub replicas: Vec<Machine>,
@@ -413,6 +415,7 @@ impl Plan {
     pub fn calm(seed: u64, replicas: usize, servers: usize, end: Time) -> Self {
         Self {
             seed,
+            program: Program::Foo,
             settings: Settings::default(),
             replicas: vec![Machine::SOUND; replicas],
             servers,
@@ -451,6 +454,7 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             seed,
+            program,
             settings,
             replicas,
             servers,
@@ -461,7 +465,7 @@ impl fmt::Display for Plan {
         } = self;
         writeln!(
             f,
-            "seed {seed}: {} replicas, {servers} API servers, at rest from {} to {}",
+            "seed {seed} of {program:?}: {} replicas, {servers} API servers, at rest from {} to {}",
             replicas.len(),
             seconds(*rest),
             seconds(*end)

@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use foo_controller::{APP, FooConfig, foo};
 use futures::{FutureExt as _, StreamExt as _, future::LocalBoxFuture, stream::FuturesUnordered};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use opentelemetry_sdk::{Resource, metrics::SdkMeterProvider};
@@ -23,8 +22,10 @@ use tokio::{
 use super::{
     network::{Limits, Wire},
     plan::{Machine, Settings, draw},
+    program::Program,
     record::{self, Record},
     trace::{End, Role, Sizes, Time, Who},
+    users::LEASE,
 };
 
 /// Namespace of the controller, its Lease and its `ServiceAccount`.
@@ -120,7 +121,7 @@ pub struct Stepped {
 impl Replica {
     /// Starts a process in the pod with this name and UID.
     pub fn boot(
-        seed: u64,
+        (seed, program): (u64, Program),
         who: Who,
         (pod, uid): (&str, &str),
         born: Time,
@@ -143,7 +144,7 @@ impl Replica {
         };
         let clocks = Arc::new(Clocks::default());
         clocks.wall.store(machine.wall, Relaxed);
-        let config = config(settings);
+        let config = config(program, settings);
         let limits = [Role::Work, Role::Lease].map(|role| Limits::of(&config, role));
         let wire = Wire::default();
         let (stop, stopped) = oneshot::channel();
@@ -162,16 +163,14 @@ impl Replica {
             lease: wire.transport(Role::Lease, limits[1]),
             pod_namespace: Some(NAMESPACE.to_owned()),
         };
-        let part = FooConfig {
-            image: settings.image.to_owned(),
-            max_rollouts: settings.max_rollouts,
-        };
-        let (metrics, meters) = Metrics::new(&APP, Resource::builder_empty().build(), None);
+        let settings = settings.clone();
+        let (metrics, meters) =
+            Metrics::new(program.app(), Resource::builder_empty().build(), None);
         let its_metrics = metrics.clone();
         let root = async move {
             let metrics = its_metrics;
             let stopped = stopped.map(drop);
-            let build = |builder: &mut _| foo::build(builder, part);
+            let build = |builder: &mut _| program.build(builder, &settings);
             let ended = operator_runtime::run(&host, cluster, config, metrics, stopped, build);
             ended.await.map_err(|error| error.to_string())
         };
@@ -320,13 +319,14 @@ fn micros(time: Duration) -> u64 {
 }
 
 /// Returns the shipped configuration with the settings of the plan. Without an HTTP listener.
-fn config(settings: &Settings) -> Config {
-    let mut config = Config::shipped(&APP);
+fn config(program: Program, settings: &Settings) -> Config {
+    let mut config = Config::shipped(program.app());
     config.workers = settings.workers;
     config.resync = settings.resync;
     config.namespaces = settings.namespace.into_iter().map(Into::into).collect();
     config.http.addr = None;
     let election = &mut config.leader_election;
+    LEASE.clone_into(&mut election.lease_name);
     election.lease_duration = settings.lease_duration;
     election.renew_deadline = settings.renew_deadline;
     election.retry_period = settings.retry_period;

@@ -9,6 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 use super::{
     judge::holder,
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
+    program::Program,
     trace::{Call, Role, Time, Trace},
     users::{Deed, Policy},
 };
@@ -524,6 +525,7 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
     let ms = Duration::from_millis;
     let mut plan = Plan {
         seed: 1,
+        program: Program::Foo,
         settings: Settings {
             // No resync, so that only watch events count.
             resync: Duration::from_hours(24),

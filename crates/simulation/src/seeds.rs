@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use operator_testkit::api_server::Others;
-
 use super::{
+    databases,
     draw::Draws,
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
+    program::Program,
     trace::Role,
     users::{Deed, Policy, Spoilt},
     world,
@@ -60,6 +60,11 @@ impl Plan {
     /// It begins with ten seconds or more of calm, followed by a storm. After the heal there is time to reach the desired
     /// state. During the final rest nothing should happen.
     pub fn new(seed: u64) -> Self {
+        Self::of(Program::Foo, seed)
+    }
+
+    /// Draws the plan of this seed for one of the operators.
+    pub fn of(program: Program, seed: u64) -> Self {
         let settings = settings(&mut Draws::new(seed, "settings"));
         let mut shape = Draws::new(seed, "shape");
         let calm = 10_000 + 5_000 * shape.below(3);
@@ -79,17 +84,23 @@ impl Plan {
         };
         let mut plan = Self {
             seed,
+            program,
             settings,
             replicas: (0..replicas).map(machine).collect(),
             servers: shape.of(&[1, 1, 2, 3]),
-            fencing: shape.once_in(3),
+            fencing: shape.once_in(3) && program == Program::Foo,
             steps: Vec::new(),
             rest: ms(rest),
             end: ms(end),
         };
-        plan.users(heal);
+        match program {
+            Program::Foo => plan.users(heal),
+            Program::Databases => databases::users(&mut plan, ms(heal)),
+        }
         for kind in FAULTS {
-            plan.faults(kind, calm, heal);
+            if program == Program::Foo || databases::FAULTS.contains(&kind.name) {
+                plan.faults(kind, calm, heal);
+            }
         }
         // A backup may lack a removed component, and no user would install it again.
         let has = |what: fn(&Fault) -> bool| move |step: &Step| matches!(&step.what, What::Fault(fault, _) if what(fault));
@@ -377,8 +388,8 @@ const FAULTS: &[Kind] = &[
     kind("restore", (10, 40_000), Some((500, 20_000)), |_, _| {
         fault(Fault::Restore)
     }),
-    kind("revoke", (4, 10_000), Some((500, 30_000)), |draw, _| {
-        let (verb, resource) = draw.of(RIGHTS);
+    kind("revoke", (4, 10_000), Some((500, 30_000)), |draw, plan| {
+        let (verb, resource) = draw.of(plan.program.rights());
         fault(Fault::Revoke { verb, resource })
     }),
     kind("definition", (10, 40_000), Some((200, 20_000)), |_, _| {
@@ -404,8 +415,8 @@ const FAULTS: &[Kind] = &[
         let (foo, replicas) = (small(draw.below(FOOS)), small(draw.between(1, 6)));
         What::Action(Action::User(Deed::Autoscale { foo, replicas }))
     }),
-    kind("policy", (3, 10_000), Some((500, 40_000)), |draw, _| {
-        fault(Fault::Policy(draw.of(&Others::ALL)))
+    kind("policy", (3, 10_000), Some((500, 40_000)), |draw, plan| {
+        fault(Fault::Policy(draw.of(plan.program.policies())))
     }),
     kind("pods", (4, 10_000), None, |draw, _| {
         let deployment = small(draw.below(DEPLOYMENTS));
@@ -541,7 +552,7 @@ pub const CALLS: &[(&str, &str)] = &[
 
 fn calls(draw: &mut Draws, plan: &Plan) -> Calls {
     let replica = draw.once_in(2).then(|| replica(draw, plan));
-    let (verb, resource) = draw.of(CALLS);
+    let (verb, resource) = draw.of(plan.program.calls());
     let (verb, resource) = match draw.below(8) {
         0 => (None, None),
         1 => (Some("write"), None),

@@ -78,6 +78,7 @@ fn without(steps: &[Step], range: std::ops::Range<usize>) -> Vec<Step> {
 pub fn source(plan: &Plan, name: &str, why: &str) -> String {
     let Plan {
         seed,
+        program,
         settings,
         replicas,
         servers,
@@ -107,6 +108,7 @@ pub fn source(plan: &Plan, name: &str, why: &str) -> String {
 fn {name}() -> Plan {{
     Plan {{
         seed: {seed},
+        program: Program::{program:?},
         settings: {settings},
         replicas: vec!{replicas},
         servers: {servers},

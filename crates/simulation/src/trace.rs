@@ -90,7 +90,8 @@ impl Call {
     /// Returns whether this is a write that only the leader may send.
     pub fn is_work(&self) -> bool {
         matches!(self.verb, "create" | "update" | "patch" | "delete")
-            && matches!(&*self.resource, "deployments" | "foos/status")
+            && !matches!(&*self.resource, "leases" | "events" | "serviceaccounts")
+            && !self.resource.ends_with("reviews")
     }
 
     /// Returns the last segment of the path: the object's name, except for a list, a creation or a subresource.

@@ -20,6 +20,7 @@ use super::{
     actors::Actors,
     network::SHORTEST,
     plan::{Action, Plan, Settings, Step, What},
+    program::Program,
     replica::{BEGIN, NAMESPACE},
     trace::{Time, Trace, Who},
 };
@@ -116,8 +117,13 @@ impl World {
         for namespace in [FOOS, NAMESPACE] {
             store.create_namespace(now, namespace);
         }
-        let definition = serde_json::to_value(foo_controller::api::crd()).unwrap();
-        store.install_definition(now, definition);
+        // For Events about cluster-scoped objects.
+        if plan.program == Program::Databases {
+            store.create_namespace(now, "default");
+        }
+        for crd in plan.program.crds() {
+            store.install_definition(now, serde_json::to_value(crd).unwrap());
+        }
         let servers = (0..plan.servers).map(|_| Api {
             server: Some(Server::new(&store)),
             paused: false,

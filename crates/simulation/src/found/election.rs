@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{
     super::{
         plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
+        program::Program,
         trace::Role,
         users::Deed,
     },
@@ -154,6 +155,7 @@ pub fn vacant_again_after_a_sleep() -> Plan {
 pub fn short_lease_and_silent_watch() -> Plan {
     Plan {
         seed: 144,
+        program: Program::Foo,
         settings: Settings {
             resync: us(86_400_000_000),
             lease_duration: us(3_000_000),
@@ -194,6 +196,7 @@ pub fn short_lease_and_silent_watch() -> Plan {
 pub fn answer_lost_of_a_lease_that_is_nobodys() -> Plan {
     Plan {
         seed: 415,
+        program: Program::Foo,
         settings: Settings {
             workers: 1,
             resync: us(30_000_000),

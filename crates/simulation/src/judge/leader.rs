@@ -24,7 +24,7 @@ pub fn lease() -> Key {
     Key::new(Kind::Lease, LEASE_NAMESPACE, LEASE)
 }
 
-/// A process that writes a Deployment or a Foo's status holds the Lease at that moment, in the order of the store.
+/// A process that writes an object or a status holds the Lease at that moment, in the order of the store.
 ///
 /// There are two exceptions:
 /// - Another client edits the Lease, or a restored backup names another holder. The previous leader works until it notices. Its
@@ -53,7 +53,10 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
             now = next;
             continue;
         }
-        let is_work = matches!(revision.key.kind, Kind::Deployment | Kind::Custom(_));
+        let is_work = !matches!(
+            revision.key.kind,
+            Kind::Lease | Kind::Event | Kind::ServiceAccount
+        );
         let Some(call) = writer.filter(|_| is_work) else {
             continue;
         };

@@ -427,8 +427,10 @@ impl World {
     }
 
     pub(super) fn install_definition(&mut self) {
-        let definition = serde_json::to_value(foo_controller::api::crd()).unwrap();
-        self.store.install_definition(at(self.now), definition);
+        for crd in self.plan.program.crds() {
+            let definition = serde_json::to_value(crd).unwrap();
+            self.store.install_definition(at(self.now), definition);
+        }
     }
 
     /// Installs the active policies of others and removes the rest, as their owners would even after a restored backup.

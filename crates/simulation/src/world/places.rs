@@ -126,7 +126,8 @@ impl World {
         let settings = place.settings.as_ref().unwrap_or(&self.plan.settings);
         let settings = settings.clone();
         let pod = (&*place.pod.0, &*place.pod.1);
-        let replica = Replica::boot(seed, who, pod, now, place.machine, &settings);
+        let program = self.plan.program;
+        let replica = Replica::boot((seed, program), who, pod, now, place.machine, &settings);
         if is_still {
             replica.wall_stands(Some(now));
         }

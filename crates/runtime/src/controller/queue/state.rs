@@ -262,9 +262,10 @@ impl<K: Clone + Eq + Hash> State<K> {
     /// [`Queue::add_anew`](super::Queue::add_anew).
     pub(super) fn enqueue_anew(&mut self, key: K, now: Instant) {
         // The delay of an attempt in progress replaces an add to the background lane.
-        let lane = match self.processing.contains_key(&key) {
-            true => Lane::Retry,
-            false => Lane::Background,
+        let lane = if self.processing.contains_key(&key) {
+            Lane::Retry
+        } else {
+            Lane::Background
         };
         if let Some(&Pending::Delayed {
             lane: Lane::Background,

@@ -73,12 +73,12 @@ async fn a_trigger_reconciles() {
 /// a change, and so does the next resync.
 #[tokio::test(start_paused = true)]
 async fn a_trigger_between_two_terms_is_not_lost() {
+    type Call = fn(&Trigger<Custom<Job>>);
     let (hour, test, mut trigger) = (Duration::from_hours(1), Test::new(false), None);
     let (running, _program) =
         test.run_with(|program| trigger = Some(program.trigger::<Custom<Job>>()));
     let trigger = trigger.unwrap();
     sleep(hour).await;
-    type Call = fn(&Trigger<Custom<Job>>);
     let calls: [(Call, u32); 3] = [
         (|_| {}, 0),
         (|trigger| trigger.reconcile(key("a")), 1),

@@ -1,0 +1,338 @@
+//! The users of the operator of three kinds, and the faults that it meets.
+
+use std::time::Duration;
+
+use http::Method;
+use operator_testkit::api_server::Others;
+use serde_json::{Value, json};
+
+use super::{
+    draw::Draws,
+    plan::{Action, Plan},
+    trace::Time,
+    world::FOOS,
+};
+
+/// API group of the kinds, and of the annotations for the runtime.
+pub const GROUP: &str = "example.com";
+
+/// Numbers of objects, so small that actions collide.
+const DATABASES: u64 = 3;
+const CLASSES: u64 = 2;
+const SECRETS: u64 = 2;
+const BACKUPS: u64 = 2;
+
+/// Time for a new Database to reach its desired state.
+const NEW: Duration = Duration::from_secs(25);
+
+/// Names of the faults. The others are about Foos, and policies that change objects would make each Deployment contested.
+pub const FAULTS: &[&str] = &[
+    "crash",
+    "replace",
+    "freeze",
+    "suspend",
+    "wall clock",
+    "partition",
+    "cut off",
+    "slow",
+    "call",
+    "calls",
+    "reset",
+    "kill a server",
+    "pause a server",
+    "behind",
+    "stuck",
+    "cold",
+    "no streamed lists",
+    "compaction",
+    "revoke",
+    "policy",
+    "collector",
+];
+
+pub const POLICIES: &[Others] = &[
+    Others::NoChange,
+    Others::NoDeletion,
+    Others::NoStatus,
+    Others::Busy,
+    Others::Tickets,
+];
+
+pub const RIGHTS: &[(&str, &str)] = &[
+    ("list", "databases"),
+    ("watch", "databaseclasses"),
+    ("list", "backups"),
+    ("watch", "secrets"),
+    ("list", "deployments"),
+    ("watch", "jobs"),
+    ("create", "deployments"),
+    ("patch", "services"),
+    ("create", "backups"),
+    ("delete", "backups"),
+    ("create", "jobs"),
+    ("create", "configmaps"),
+    ("patch", "configmaps"),
+    ("update", "databases/status"),
+    ("update", "databaseclasses/status"),
+    ("update", "backups/status"),
+    ("get", "leases"),
+    ("patch", "leases"),
+    ("create", "events"),
+];
+
+pub const CALLS: &[(&str, &str)] = &[
+    ("list", "databases"),
+    ("stream", "databases"),
+    ("watch", "databases"),
+    ("stream", "databaseclasses"),
+    ("watch", "databaseclasses"),
+    ("stream", "backups"),
+    ("watch", "backups"),
+    ("watch", "secrets"),
+    ("stream", "deployments"),
+    ("watch", "deployments"),
+    ("watch", "jobs"),
+    ("create", "deployments"),
+    ("patch", "deployments"),
+    ("create", "services"),
+    ("create", "backups"),
+    ("delete", "backups"),
+    ("patch", "backups"),
+    ("create", "jobs"),
+    ("create", "configmaps"),
+    ("patch", "configmaps"),
+    ("update", "databases/status"),
+    ("update", "databaseclasses/status"),
+    ("update", "backups/status"),
+    ("get", "leases"),
+    ("patch", "leases"),
+    ("create", "events"),
+];
+
+/// Adds the actions of users: from the beginning to the heal, and the repairs after it.
+pub fn users(plan: &mut Plan, heal: Time) {
+    let mut draw = Draws::new(plan.seed, "users of databases");
+    let soon = |draw: &mut Draws| milliseconds(draw.between(100, 9_000));
+    for number in 0..SECRETS {
+        act(plan, soon(&mut draw), create_secret(number));
+    }
+    for number in 0..CLASSES {
+        let replicas = draw.between(1, 4);
+        act(plan, soon(&mut draw), create_class(number, replicas));
+    }
+    for number in 0..draw.between(1, DATABASES + 1) {
+        let at = soon(&mut draw);
+        let request = create_database(&mut draw, number);
+        act(plan, at, request);
+    }
+    let pause = draw.log_uniform(500, 20_000);
+    let mut at = 9_000;
+    loop {
+        at += draw.between(pause / 4 + 1, pause * 2);
+        if milliseconds(at) >= heal {
+            break;
+        }
+        for request in deed(&mut draw) {
+            act(plan, milliseconds(at), request);
+        }
+    }
+    // What a Database needs is there at the end. Most pauses end.
+    let mut draw = Draws::new(plan.seed, "repairs of databases");
+    let later = |draw: &mut Draws| heal + milliseconds(draw.between(15_000, 40_000));
+    for number in 0..SECRETS {
+        act(plan, later(&mut draw), create_secret(number));
+    }
+    for number in 0..CLASSES {
+        let replicas = draw.between(1, 4);
+        act(plan, later(&mut draw), create_class(number, replicas));
+    }
+    for path in primaries() {
+        if !draw.once_in(4) {
+            act(
+                plan,
+                later(&mut draw),
+                annotate(path, "paused", &Value::Null),
+            );
+        }
+    }
+    // A new Database that no fault has affected.
+    let at = plan.rest.saturating_sub(NEW);
+    let request = create_database(&mut draw, DATABASES);
+    act(plan, at, request);
+}
+
+type Request = (Method, String, Value);
+
+fn act(plan: &mut Plan, at: Time, (method, path, body): Request) {
+    let user = "alice";
+    let request = Action::Request {
+        user,
+        method,
+        path,
+        body,
+    };
+    plan.act(at, request);
+}
+
+fn milliseconds(number: u64) -> Duration {
+    Duration::from_millis(number)
+}
+
+/// Draws the requests of one action.
+fn deed(draw: &mut Draws) -> Vec<Request> {
+    let (database, class) = (draw.below(DATABASES), draw.below(CLASSES));
+    let (secret, backup) = (draw.below(SECRETS), draw.below(BACKUPS));
+    let replicas = draw.between(1, 5);
+    let all: Vec<String> = primaries().collect();
+    let one = draw.of(&all);
+    let token = draw.below(1_000).to_string();
+    let policy = draw.of(&["Background", "Background", "Foreground", "Orphan"]);
+    let spec = |spec: Value| patch(database_path(database), json!({ "spec": spec }));
+    let child = |plural: &str, name: String| delete(format!("{}/{name}", path_of(plural)), policy);
+    let request = match draw.below(24) {
+        0 | 1 => spec(json!({ "class": class_name(class) })),
+        2 => spec(json!({ "secret": secret_name(secret) })),
+        3 | 4 => spec(json!({ "backup": format!("target-{replicas}") })),
+        5 => spec(json!({ "backup": null })),
+        6 => delete(database_path(database), policy),
+        7 => {
+            let again = create_database(draw, database);
+            return vec![delete(database_path(database), "Background"), again];
+        }
+        8 | 9 => create_database(draw, database),
+        10 | 11 => patch(
+            class_path(class),
+            json!({ "spec": { "replicas": replicas } }),
+        ),
+        12 => delete(class_path(class), policy),
+        13 => create_class(class, replicas),
+        14 => patch(
+            format!("{}/{}", path_of("secrets"), secret_name(secret)),
+            json!({ "stringData": { "password": token } }),
+        ),
+        15 => delete(
+            format!("{}/{}", path_of("secrets"), secret_name(secret)),
+            policy,
+        ),
+        16 => create_secret(secret),
+        17 => match draw.below(4) {
+            0 => child("deployments", database_name(database)),
+            1 => child("services", database_name(database)),
+            2 => child("configmaps", class_name(class)),
+            _ => child("jobs", database_name(database)),
+        },
+        18 => patch(
+            format!("{}/{}", path_of("deployments"), database_name(database)),
+            json!({ "spec": { "replicas": replicas } }),
+        ),
+        19 => annotate(one, "paused", &"true".into()),
+        20 => annotate(one, "paused", &Value::Null),
+        21 => annotate(one, "reconcile-requested-at", &token.into()),
+        22 => create_backup(backup, database),
+        _ => delete(
+            format!("{}/{}", path_of("backups"), backup_name(backup)),
+            policy,
+        ),
+    };
+    vec![request]
+}
+
+/// Returns the paths of all reconciled objects, except for those that the operator creates.
+fn primaries() -> impl Iterator<Item = String> {
+    let databases = (0..DATABASES).map(database_path);
+    databases.chain((0..CLASSES).map(class_path))
+}
+
+fn database_name(number: u64) -> String {
+    format!("database-{number}")
+}
+
+fn class_name(number: u64) -> String {
+    format!("class-{number}")
+}
+
+fn secret_name(number: u64) -> String {
+    format!("secret-{number}")
+}
+
+fn backup_name(number: u64) -> String {
+    format!("backup-{number}")
+}
+
+/// Returns the path of the objects of a resource.
+fn path_of(plural: &str) -> String {
+    match plural {
+        "databaseclasses" => format!("/apis/{GROUP}/v1/{plural}"),
+        "databases" | "backups" => format!("/apis/{GROUP}/v1/namespaces/{FOOS}/{plural}"),
+        "deployments" => format!("/apis/apps/v1/namespaces/{FOOS}/{plural}"),
+        "jobs" => format!("/apis/batch/v1/namespaces/{FOOS}/{plural}"),
+        _ => format!("/api/v1/namespaces/{FOOS}/{plural}"),
+    }
+}
+
+fn database_path(number: u64) -> String {
+    format!("{}/{}", path_of("databases"), database_name(number))
+}
+
+fn class_path(number: u64) -> String {
+    format!("{}/{}", path_of("databaseclasses"), class_name(number))
+}
+
+fn custom(plural: &str, kind: &str, name: &str, spec: &Value) -> Request {
+    let mut body = json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": kind, "metadata": { "name": name }, "spec": spec,
+    });
+    if plural != "databaseclasses" {
+        body["metadata"]["namespace"] = FOOS.into();
+    }
+    (Method::POST, path_of(plural), body)
+}
+
+fn create_database(draw: &mut Draws, number: u64) -> Request {
+    let mut spec = json!({
+        "class": class_name(draw.below(CLASSES)),
+        "secret": secret_name(draw.below(SECRETS)),
+    });
+    if draw.once_in(2) {
+        spec["backup"] = "target".into();
+    }
+    custom("databases", "Database", &database_name(number), &spec)
+}
+
+fn create_class(number: u64, replicas: u64) -> Request {
+    let spec = json!({ "replicas": replicas, "namespace": FOOS });
+    custom(
+        "databaseclasses",
+        "DatabaseClass",
+        &class_name(number),
+        &spec,
+    )
+}
+
+fn create_backup(number: u64, database: u64) -> Request {
+    let spec = json!({ "database": database_name(database), "target": "by-hand" });
+    custom("backups", "Backup", &backup_name(number), &spec)
+}
+
+fn create_secret(number: u64) -> Request {
+    let body = json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": { "name": secret_name(number), "namespace": FOOS },
+        "stringData": { "password": "first" },
+    });
+    (Method::POST, path_of("secrets"), body)
+}
+
+fn annotate(path: String, name: &str, value: &Value) -> Request {
+    let annotations = json!({ format!("{GROUP}/{name}"): value });
+    patch(path, json!({ "metadata": { "annotations": annotations } }))
+}
+
+fn patch(path: String, body: Value) -> Request {
+    (Method::PATCH, path, body)
+}
+
+fn delete(path: String, policy: &str) -> Request {
+    let body = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy });
+    (Method::DELETE, path, body)
+}

@@ -1,0 +1,289 @@
+//! The operator of three kinds: what its objects are at the end, and that its kinds share their watches.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use operator_testkit::api_server::{Key, Kind, Revision};
+use serde_json::{Value, json};
+
+use super::{
+    Case, Violation,
+    converge::{condition, owner, text},
+    made, named,
+};
+use crate::{databases::GROUP, world::FOOS};
+
+/// Kinds of the operator, as the store has them.
+struct Kinds {
+    database: Kind,
+    class: Kind,
+    backup: Kind,
+}
+
+impl Kinds {
+    fn of(case: &Case) -> Self {
+        let find = |plural: &str| {
+            let mut kinds = case.store.custom_kinds().iter();
+            *kinds.find(|kind| kind.info().plural == plural).unwrap()
+        };
+        Self {
+            database: find("databases"),
+            class: find("databaseclasses"),
+            backup: find("backups"),
+        }
+    }
+}
+
+fn stored<'a>(case: &Case<'a>, kind: Kind, name: &str) -> Option<&'a Arc<Value>> {
+    let namespace = if kind.is_namespaced() { FOOS } else { "" };
+    case.store.get(&Key::new(kind, namespace, name))
+}
+
+fn is_paused(object: &Value) -> bool {
+    let metadata = &object["metadata"];
+    metadata["annotations"][format!("{GROUP}/paused")] == "true"
+        && metadata["deletionTimestamp"].is_null()
+}
+
+/// At the end, every object is in its desired state, or its status reports the reason.
+pub fn settled(case: &Case, found: &mut Vec<Violation>) {
+    let kinds = Kinds::of(case);
+    for (kind, check) in [
+        (
+            kinds.database,
+            database as fn(&Case, &Kinds, &Value) -> Verdict,
+        ),
+        (kinds.class, class),
+        (kinds.backup, backup),
+    ] {
+        for (key, object) in case.store.list(kind, None) {
+            let what = if object["metadata"]["deletionTimestamp"].is_string() {
+                Err("is still terminating".to_owned())
+            } else if is_paused(object) {
+                is_condition(object, "Paused", "True", "Paused")
+            } else {
+                check(case, &kinds, object)
+                    .and_then(|()| not_paused(object))
+                    .and_then(|()| is_acknowledged(case, key, object))
+            };
+            found.extend(what.err().map(|what| Violation {
+                invariant: "I3",
+                at: case.plan.end,
+                object: named(key),
+                what,
+            }));
+        }
+    }
+}
+
+type Verdict = Result<(), String>;
+
+fn is_condition(object: &Value, of_type: &str, status: &str, reason: &str) -> Verdict {
+    let is = condition(object, of_type);
+    if is == (status, reason) {
+        return Ok(());
+    }
+    Err(format!(
+        "the condition {of_type} is {is:?}, not {status} because of {reason}"
+    ))
+}
+
+fn not_paused(object: &Value) -> Verdict {
+    match condition(object, "Paused") {
+        ("", "") => Ok(()),
+        is => Err(format!("has the condition Paused {is:?} without a pause")),
+    }
+}
+
+/// A request to reconcile is acknowledged. A status that the API server has rejected is not written again before the object
+/// changes or is checked by a resync.
+fn is_acknowledged(case: &Case, key: &Key, object: &Value) -> Verdict {
+    let asked = &object["metadata"]["annotations"][format!("{GROUP}/reconcile-requested-at")];
+    let is = &object["status"]["lastHandledReconcileAt"];
+    let status = format!("{}/status", key.kind.info().plural);
+    let mut calls = case.trace.calls.iter().rev();
+    let last = calls.find(|call| {
+        call.resource == status && call.body["metadata"]["name"] == object["metadata"]["name"]
+    });
+    let is_rejected = last.is_some_and(|call| {
+        let code = call.answered.map(|(_, code)| code);
+        matches!(code, Some(400 | 422))
+    });
+    if asked.is_null() || asked == is || is_rejected {
+        return Ok(());
+    }
+    Err(format!("the request {asked} is not acknowledged, but {is}"))
+}
+
+/// Returns the child of this name. An error is a verdict about the object, whose status reports it.
+fn child<'a>(
+    case: &Case<'a>,
+    object: &Value,
+    (kind, name): (Kind, &str),
+) -> Result<&'a Value, Verdict> {
+    let Some(child) = stored(case, kind, name) else {
+        return Err(Err(format!("there is no {kind:?} {name}")));
+    };
+    if owner(child) != text(&object["metadata"]["uid"]) {
+        return Err(is_condition(object, "Ready", "False", "Foreign"));
+    }
+    Ok(child)
+}
+
+fn is_same(what: &str, is: &Value, wanted: &Value) -> Verdict {
+    if is == wanted {
+        return Ok(());
+    }
+    Err(format!("{what} is {is}, not {wanted}"))
+}
+
+fn database(case: &Case, kinds: &Kinds, object: &Value) -> Verdict {
+    let (spec, name) = (&object["spec"], text(&object["metadata"]["name"]));
+    let class = stored(case, kinds.class, text(&spec["class"]));
+    let secret = stored(case, Kind::Secret, text(&spec["secret"]));
+    let (Some(class), Some(_)) = (class, secret) else {
+        return is_condition(object, "Ready", "False", "Waiting");
+    };
+    let owned = |kind| child(case, object, (kind, name));
+    let deployment = match owned(Kind::Deployment) {
+        Ok(deployment) => deployment,
+        Err(verdict) => return verdict,
+    };
+    let service = match owned(Kind::Service) {
+        Ok(service) => service,
+        Err(verdict) => return verdict,
+    };
+    is_same(
+        "replicas",
+        &deployment["spec"]["replicas"],
+        &class["spec"]["replicas"],
+    )?;
+    is_same(
+        "the port",
+        &service["spec"]["ports"][0]["port"],
+        &5432.into(),
+    )?;
+    let wanted = (!spec["backup"].is_null()).then_some(name);
+    if wanted.is_some() {
+        let backup = match owned(kinds.backup) {
+            Ok(backup) => backup,
+            Err(verdict) => return verdict,
+        };
+        let spec = json!({ "database": name, "target": spec["backup"] });
+        is_same("the spec of the Backup", &backup["spec"], &spec)?;
+    }
+    for (key, backup) in case.store.list(kinds.backup, None) {
+        let is_owned = owner(backup) == text(&object["metadata"]["uid"]);
+        if is_owned && Some(&*key.name) != wanted {
+            return Err(format!("still has the Backup {}", key.name));
+        }
+    }
+    is_same(
+        "the observed generation",
+        &object["status"]["observedGeneration"],
+        &object["metadata"]["generation"],
+    )?;
+    match deployment["status"]["readyReplicas"].as_i64() {
+        None | Some(0) => is_condition(object, "Ready", "False", "NoPods"),
+        _ => is_condition(object, "Ready", "True", "Deployed"),
+    }
+}
+
+fn class(case: &Case, _: &Kinds, object: &Value) -> Verdict {
+    let name = text(&object["metadata"]["name"]);
+    let map = match child(case, object, (Kind::ConfigMap, name)) {
+        Ok(map) => map,
+        Err(verdict) => return verdict,
+    };
+    let wanted = json!({ "replicas": object["spec"]["replicas"].to_string() });
+    is_same("the data", &map["data"], &wanted)?;
+    is_condition(object, "Ready", "True", "Synced")
+}
+
+fn backup(case: &Case, kinds: &Kinds, object: &Value) -> Verdict {
+    let name = text(&object["metadata"]["name"]);
+    let database = stored(case, kinds.database, text(&object["spec"]["database"]));
+    if database.is_none_or(|it| condition(it, "Ready").0 != "True") {
+        return is_condition(object, "Ready", "False", "Waiting");
+    }
+    if let Err(verdict) = child(case, object, (Kind::Job, name)) {
+        return verdict;
+    }
+    is_condition(object, "Ready", "True", "Synced")
+}
+
+/// While the system is idle, replicas write nothing. They may list a resource again whose watch ended after a compaction.
+pub fn at_rest(case: &Case, found: &mut Vec<Violation>) {
+    let calls = case.trace.calls.iter().filter(|call| {
+        let is_write = call.is_work() || call.resource == "events";
+        call.begun >= case.plan.rest && is_write
+    });
+    found.extend(calls.map(|call| Violation {
+        invariant: "I6",
+        at: call.begun,
+        object: call.path.clone(),
+        what: format!("a {} of {} at rest", call.verb, call.who),
+    }));
+}
+
+/// Each replica lists a resource once and has one watch of it, however many controllers use it.
+pub fn share_watches(case: &Case, found: &mut Vec<Violation>) {
+    /// Before the first fault.
+    const CALM: Duration = Duration::from_secs(9);
+    let mut lists = BTreeMap::<_, u32>::new();
+    let early = case.trace.calls.iter().filter(|call| call.begun < CALM);
+    for call in early {
+        let is_list = matches!(call.verb, "list" | "stream") && !call.path.contains("continue=");
+        if is_list && call.resource != "leases" {
+            *lists.entry((call.who, &*call.resource)).or_default() += 1;
+        }
+    }
+    let twice = lists.into_iter().filter(|(_, count)| *count > 1);
+    found.extend(twice.map(|((who, resource), count)| Violation {
+        invariant: "I11",
+        at: CALM,
+        object: resource.to_owned(),
+        what: format!("listed {count} times by {who}"),
+    }));
+}
+
+/// From the condition Paused to the end of the pause, replicas write neither the object nor what it controls.
+pub fn pauses_hold(case: &Case, found: &mut Vec<Violation>) {
+    // The objects whose pause is reported, by UID, with the time of the report.
+    let mut paused = BTreeMap::<String, Duration>::new();
+    for (index, revision) in case.store.history().iter().enumerate() {
+        let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
+        let concerned = [before, after].into_iter().flatten().flat_map(|object| {
+            [
+                text(&object["metadata"]["uid"]).to_owned(),
+                owner(object).to_owned(),
+            ]
+        });
+        let pause = concerned.filter_map(|uid| paused.get(&uid)).max();
+        let call = case.writer(index);
+        if let (Some(since), Some(call)) = (pause, call)
+            && call.begun > *since
+        {
+            found.push(Violation {
+                invariant: "I17",
+                at: made(revision),
+                object: named(&revision.key),
+                what: format!("written by {} during a pause since {since:?}", call.who),
+            });
+        }
+        note(&mut paused, revision);
+    }
+}
+
+/// Records the begin and the end of pauses.
+fn note(paused: &mut BTreeMap<String, Duration>, revision: &Revision) {
+    let Some(object) = revision.after.as_deref().or(revision.before.as_deref()) else {
+        return;
+    };
+    let uid = text(&object["metadata"]["uid"]).to_owned();
+    let is_there = revision.after.is_some();
+    if is_there && is_paused(object) && condition(object, "Paused").0 == "True" {
+        paused.entry(uid).or_insert(made(revision));
+    } else {
+        paused.remove(&uid);
+    }
+}

@@ -1,0 +1,72 @@
+//! The operators that run under simulation.
+
+use foo_controller::{APP, FooConfig, api, foo};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use operator_runtime::{App, Builder};
+
+use operator_testkit::api_server::Others;
+
+use super::{databases, plan::Settings, seeds};
+
+/// Example of the runtime with three kinds: Databases, their classes and their backups.
+#[allow(dead_code, clippy::pedantic, reason = "a program of its own")]
+#[path = "../../runtime/examples/several_kinds.rs"]
+mod several_kinds;
+
+/// An operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    Foo,
+    Databases,
+}
+
+impl Program {
+    pub fn app(self) -> &'static App {
+        match self {
+            Self::Foo => &APP,
+            Self::Databases => &several_kinds::APP,
+        }
+    }
+
+    pub fn crds(self) -> Vec<CustomResourceDefinition> {
+        match self {
+            Self::Foo => vec![api::crd()],
+            Self::Databases => several_kinds::crds(),
+        }
+    }
+
+    /// Returns the permissions that faults revoke: verb and resource.
+    pub fn rights(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Foo => seeds::RIGHTS,
+            Self::Databases => databases::RIGHTS,
+        }
+    }
+
+    /// Returns the calls that faults affect: verb and resource.
+    pub fn calls(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Foo => seeds::CALLS,
+            Self::Databases => databases::CALLS,
+        }
+    }
+
+    /// Returns the policies of others.
+    pub fn policies(self) -> &'static [Others] {
+        match self {
+            Self::Foo => &Others::ALL,
+            Self::Databases => databases::POLICIES,
+        }
+    }
+
+    pub fn build(self, builder: &mut Builder, settings: &Settings) {
+        let foo = FooConfig {
+            image: settings.image.to_owned(),
+            max_rollouts: settings.max_rollouts,
+        };
+        match self {
+            Self::Foo => foo::build(builder, foo),
+            Self::Databases => several_kinds::build(builder, several_kinds::NoSettings {}),
+        }
+    }
+}
