@@ -227,7 +227,7 @@ pub use api::{
     names as dns,
     object::{Cached, Field, Finalizable, Meta, Metadata, Object, Primary},
     plain::{Custom, Dependent, Fields, Spec},
-    reference::{Owner, OwnerReference, References},
+    reference::{ObjectRef, Owner, OwnerReference, References},
     reported::{Reported, Status, condition},
     select::Select,
 };

@@ -30,7 +30,7 @@ use crate::api::{
     key::Key,
     kind::Kind,
     panic::{Panicked, catch},
-    reference::{OwnerReference, Reference, References},
+    reference::{ObjectRef, OwnerReference, Reference, References},
 };
 
 /// Returns the resource type of a cached form.
@@ -47,9 +47,17 @@ impl<'a> References<'a> {
     }
 
     /// Adds the object `name` of another namespaced resource type, in the same namespace.
+    ///
+    /// # Panics
+    /// If the object is cluster-scoped: it has no namespace. Use [`object`](Self::object).
     pub fn sibling<V: Cached>(&mut self, name: &str) {
         const { assert!(!V::KIND.is_cluster_scoped(), "use `cluster` for this type") };
-        self.add(kind_of::<V>(), self.key().sibling(name));
+        let (from, kind) = (self.key(), V::KIND.kind);
+        assert!(
+            !from.is_cluster_scoped(),
+            "{from:?} is cluster-scoped, and has no namespace with a sibling {kind} {name:?}: use `object`"
+        );
+        self.add(kind_of::<V>(), from.sibling(name));
     }
 
     /// Adds the object `name` of a cluster-scoped resource type.
@@ -58,10 +66,15 @@ impl<'a> References<'a> {
         self.add(kind_of::<V>(), Key::cluster(name));
     }
 
-    /// Adds an object of another resource type in any namespace, for a cluster-scoped object. The one of a namespaced object is
-    /// usually a [`sibling`](Self::sibling).
-    pub fn object<V: Cached>(&mut self, key: Key) {
-        self.add(kind_of::<V>(), key);
+    /// Adds an object of another namespaced resource type, in any namespace. While the object is in another namespace and does not
+    /// [grant](crate::View::granted) the access, its changes do not enqueue a namespaced object.
+    ///
+    /// A reference of a cluster-scoped object needs a namespace: without one, nothing is added.
+    pub fn object<V: Cached>(&mut self, to: impl Into<ObjectRef>) {
+        const { assert!(!V::KIND.is_cluster_scoped(), "use `cluster` for this type") };
+        if let Some(key) = to.into().key(self.key()) {
+            self.add(kind_of::<V>(), key);
+        }
     }
 }
 
@@ -186,7 +199,7 @@ pub struct Object<V> {
     pub version: u64,
     /// Controller reference.
     pub owner: Option<OwnerReference>,
-    /// Annotations of any group that may control its reconciles.
+    /// Annotations for the runtime, of any group.
     pub(crate) control: Vec<Annotation>,
     /// Cached form.
     pub view: V,
@@ -389,7 +402,7 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Field<T> {
     }
 }
 
-/// `metadata.annotations`: the kept ones (`A`), and those that may control the reconciles.
+/// `metadata.annotations`: the kept ones (`A`), and those for the runtime.
 struct Annotations<A> {
     kept: Field<A>,
     control: Vec<Annotation>,
@@ -414,7 +427,7 @@ impl<'de, A: DeserializeOwned> Deserialize<'de> for Annotations<A> {
     }
 }
 
-/// Key, version, controller reference and controlling annotations of an object.
+/// Key, version, controller reference and annotations for the runtime of an object.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
     name: String,

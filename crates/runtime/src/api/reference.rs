@@ -1,11 +1,73 @@
 //! References between objects: by name, and by the controller reference in the metadata.
 
-use serde::Deserialize;
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::api::{key::Key, kind::Kind};
 
 /// An object by its resource type and key.
 pub(crate) type Reference = (&'static Kind, Key);
+
+/// Reference of a spec to a namespaced object, by its name and an optional namespace. A reconciler reads the object with
+/// [`View::granted`](crate::View::granted).
+///
+/// ```yaml
+/// password: {name: database, namespace: secrets}
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+pub struct ObjectRef {
+    /// Name of the object.
+    #[schemars(length(min = 1, max = 253))]
+    pub name: String,
+    /// Namespace of the object. Default: the namespace of the referring object. An object of another namespace must grant the
+    /// access, by its annotation `grant-to`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 63))]
+    pub namespace: Option<String>,
+}
+
+impl ObjectRef {
+    /// Returns the reference to the object `name` in `namespace`.
+    #[must_use]
+    pub fn new(namespace: &str, name: &str) -> Self {
+        let (namespace, name) = (Some(namespace.to_owned()), name.to_owned());
+        Self { name, namespace }
+    }
+
+    /// Returns the key of the object that an object of the key `from` refers to. `None` if neither the reference nor `from` has a
+    /// namespace.
+    #[must_use]
+    pub fn key(&self, from: &Key) -> Option<Key> {
+        let namespace = self.namespace.as_deref().filter(|it| !it.is_empty());
+        let namespace = namespace.unwrap_or(from.namespace());
+        (!namespace.is_empty()).then(|| Key::new(namespace, &self.name))
+    }
+}
+
+impl From<&Self> for ObjectRef {
+    fn from(reference: &Self) -> Self {
+        reference.clone()
+    }
+}
+
+/// A reference to the object of this key.
+impl From<Key> for ObjectRef {
+    fn from(key: Key) -> Self {
+        Self::new(key.namespace(), key.name())
+    }
+}
+
+/// `namespace/name`, or the name alone.
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
 
 /// Collects the references of an object; see [`Cached::references`](crate::Cached::references).
 pub struct References<'a> {

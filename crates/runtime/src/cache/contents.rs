@@ -1,8 +1,12 @@
 //! Content of the referenced objects of a resource type, whose watch delivers only metadata.
 //!
-//! The store contains the referenced objects alone. A GET reads an object after each list, when its version changes, and when
-//! its first reference appears. A list ends in the store only after these reads, so the initial sync waits for them, and no
-//! object is missing during a relist.
+//! The store contains only the objects that an object references and may read. A reference into another namespace needs a grant
+//! in the metadata: no content is read without one. A GET reads an object after each list, when its version changes, when its
+//! first reference appears, and when it is granted. A list ends in the store only after these reads, so the initial sync waits
+//! for them, and no object is missing during a relist.
+//!
+//! A grant holds for the version of the content that has it. A new grant needs a new read: the content before it was not granted.
+//! If the metadata withdraws a grant, the content leaves the store, and is read again if another object may read it.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -27,6 +31,7 @@ use tracing::error;
 
 use crate::{
     api::{
+        control::{Control, keeps_grants, may_read},
         exists::ExistsWire,
         key::Key,
         kind::Kind,
@@ -72,12 +77,13 @@ impl<V: Cached> Cached for Head<V> {
 
 /// A store of objects that reference others.
 pub(crate) trait Referrers: Send + Sync {
-    fn refer_to(&self, kind: &Kind, key: &Key) -> bool;
+    /// Returns whether an object references the object `key` with this control, and may read it.
+    fn may_read(&self, kind: &Kind, key: &Key, control: Option<&Control>) -> bool;
 }
 
 impl<P: Cached> Referrers for Store<P> {
-    fn refer_to(&self, kind: &Kind, key: &Key) -> bool {
-        !self.referrers(kind, key).is_empty()
+    fn may_read(&self, kind: &Kind, key: &Key, control: Option<&Control>) -> bool {
+        self.has_referrer(kind, key, |from| may_read(from, key, control))
     }
 }
 
@@ -114,10 +120,11 @@ struct State {
     left_out: HashSet<Key>,
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, PartialEq)]
 struct Known {
     version: u64,
     list: u32,
+    control: Option<Arc<Control>>,
 }
 
 impl State {
@@ -150,11 +157,12 @@ impl<V: Cached> Contents<V> {
         self.referrers.lock().push((referrers, refusals));
     }
 
-    fn is_referenced(&self, key: &Key) -> bool {
+    /// Whether an object references this object with this control, and may read it.
+    fn is_readable(&self, key: &Key, control: Option<&Control>) -> bool {
         let referrers = self.referrers.lock();
         referrers
             .iter()
-            .any(|(store, _)| store.refer_to(&V::KIND, key))
+            .any(|(store, _)| store.may_read(&V::KIND, key, control))
     }
 
     fn scope(&self, key: &Key) -> Option<usize> {
@@ -165,11 +173,13 @@ impl<V: Cached> Contents<V> {
         self.scopes.iter().position(covers)
     }
 
-    /// Whether the object exists, and its content has not been read yet.
-    pub fn is_awaited(&self, key: &Key) -> bool {
+    /// Whether the object exists, the object `from` may read it, and its content has not been read yet.
+    pub fn is_awaited(&self, from: &Key, key: &Key) -> bool {
         self.scope(key).is_some_and(|scope| {
             let state = self.scopes[scope].state.lock();
-            state.known.contains_key(key) && self.store.version(key).is_none()
+            let known = state.known.get(key);
+            known.is_some_and(|known| may_read(from, key, known.control.as_deref()))
+                && self.store.version(key).is_none()
         })
     }
 
@@ -179,10 +189,11 @@ impl<V: Cached> Contents<V> {
             return;
         };
         let mut state = self.scopes[scope].state.lock();
-        if !self.is_referenced(key) {
+        let known = state.known.get(key);
+        if !known.is_some_and(|known| self.is_readable(key, known.control.as_deref())) {
             // No object waits for this change.
             let _ = self.store.remove(key);
-        } else if let Some(&Known { version, .. }) = state.known.get(key)
+        } else if let Some(&Known { version, .. }) = known
             && (self.store.version(key)).is_none_or(|stored| stored < version)
         {
             state.read(key);
@@ -226,7 +237,7 @@ impl<V: Cached> Contents<V> {
             }
             tokio::select! {
                 biased;
-                Some((key, sent, answer)) = running.next() => match self.store(number, &key, sent, answer) {
+                Some((key, sent, answer)) = running.next() => match self.store(number, &key, &sent, answer) {
                     Ok(change) => change.into_iter().for_each(&changed),
                     Err(Again(error)) => {
                         let mut asked = None;
@@ -250,8 +261,9 @@ impl<V: Cached> Contents<V> {
         let mut state = self.scopes[scope].state.lock();
         loop {
             let key = state.queue.pop_front()?;
-            let known = state.known.get(&key).copied();
-            if let Some(known) = known.filter(|_| self.is_referenced(&key)) {
+            let known = state.known.get(&key).cloned();
+            let readable = known.filter(|known| self.is_readable(&key, known.control.as_deref()));
+            if let Some(known) = readable {
                 return Some((key, known));
             }
             state.waiting.remove(&key);
@@ -271,18 +283,19 @@ impl<V: Cached> Contents<V> {
         Some(self.store.list_ends(number, version))
     }
 
-    /// Stores the result of a read, unless it may be older than the metadata. An object that
+    /// Stores the result of a read, unless it may be older than the metadata, or its own grant permits no reader. An object that
     /// is gone is read again, until the watch or a list removes it.
     fn store(
         &self,
         scope: usize,
         key: &Key,
-        sent: Known,
+        sent: &Known,
         answer: Result<Incoming<V>, Error>,
     ) -> Result<Option<Change<V>>, Again> {
         let mut state = self.scopes[scope].state.lock();
-        let known = state.known.get(key).copied();
-        let Some(known) = known.filter(|_| self.is_referenced(key)) else {
+        let known = state.known.get(key).cloned();
+        let readable = known.filter(|known| self.is_readable(key, known.control.as_deref()));
+        let Some(known) = readable else {
             state.waiting.remove(key);
             return Ok(None);
         };
@@ -291,7 +304,7 @@ impl<V: Cached> Contents<V> {
             Err(error) => {
                 state.queue.push_back(key.clone());
                 if is_missing(&error) {
-                    return again_if(known == sent);
+                    return again_if(known == *sent);
                 }
                 if matches!(&error, Error::Api(status) if status.code == 403) {
                     for (_, refusals) in &*self.referrers.lock() {
@@ -303,10 +316,22 @@ impl<V: Cached> Contents<V> {
         };
         if read.key_and_version().1 < known.version || known.list != sent.list {
             state.queue.push_back(key.clone());
-            return again_if(known == sent);
+            return again_if(known == *sent);
         }
         state.waiting.remove(key);
         let read = read.0.map_err(|(_, panicked)| panicked);
+        if let Ok(object) = &read {
+            let control = self.store.control(object.control.clone());
+            if !self.is_readable(key, control.as_deref()) {
+                // The grant was withdrawn after the metadata.
+                let withdrawn = Known {
+                    control,
+                    ..known.clone()
+                };
+                state.known.insert(key.clone(), withdrawn);
+                return Ok(self.removed(key, Some(&known)));
+            }
+        }
         let apply = |object| {
             catch(&V::KIND, "PartialEq::eq", || {
                 self.store.apply(scope, object)
@@ -317,17 +342,21 @@ impl<V: Cached> Contents<V> {
                 error!(object = %key, "{panicked}; leaving the object out until it changes");
             }
             state.known.remove(key);
-            Ok(Some(self.removed(key)))
+            Ok(self.removed(key, Some(&known)))
         })
     }
 
-    /// Removes an object. Returns a change also if its content is not in the store: its referrers may wait for it.
-    fn removed(&self, key: &Key) -> Change<V> {
-        self.store.remove(key).unwrap_or_else(|| Change {
-            key: key.clone(),
-            old: None,
-            new: None,
-            is_touch: false,
+    /// Removes an object that was `known`. Returns a change also if its content is not in the store: objects that may read it may
+    /// wait for it.
+    fn removed(&self, key: &Key, known: Option<&Known>) -> Option<Change<V>> {
+        self.store.remove(key).or_else(|| {
+            let is_awaited = self.is_readable(key, known?.control.as_deref());
+            is_awaited.then(|| Change {
+                key: key.clone(),
+                old: None,
+                new: None,
+                is_touch: false,
+            })
         })
     }
 }
@@ -379,18 +408,35 @@ impl<V: Cached, F: Fn(Change<V>) + Send> Target<Head<V>> for Heads<V, F> {
         self.contents.store.list_begins(self.scope);
     }
 
-    fn apply(&self, Object { key, version, .. }: Object<Head<V>>) -> Result<(), Panicked> {
+    fn apply(&self, head: Object<Head<V>>) -> Result<(), Panicked> {
         let Scope { state, wake, .. } = &self.contents.scopes[self.scope];
+        let (key, version, store) = (head.key, head.version, &self.contents.store);
+        let control = store.control(head.control);
         let mut state = state.lock();
         let list = state.list;
-        state.known.insert(key.clone(), Known { version, list });
-        let stored = self.contents.store.version(&key);
+        let stored = store.get(&key);
         // After an etcd restore, a list may contain other content at the stored version.
-        let is_news = state.is_listing || stored.is_none_or(|stored| stored < version);
-        if is_news && self.contents.is_referenced(&key) {
+        let is_news = state.is_listing || stored.as_ref().is_none_or(|it| it.version < version);
+        let is_readable = is_news && self.contents.is_readable(&key, control.as_deref());
+        if is_readable {
             state.read(&key);
             wake.notify_one();
         }
+        let known = Known {
+            version,
+            list,
+            control,
+        };
+        let before = state.known.insert(key.clone(), known.clone());
+        let keeps = |before: Option<&Arc<Control>>| {
+            keeps_grants(before.map(|it| &**it), known.control.as_deref())
+        };
+        let stored = stored.and_then(|it| it.control);
+        let waited = before.as_ref().and_then(|it| it.control.as_ref());
+        let is_withdrawn = is_news && !(keeps(stored.as_ref()) && keeps(waited));
+        let change = is_withdrawn.then(|| self.contents.removed(&key, before.as_ref()));
+        drop(state);
+        change.flatten().into_iter().for_each(&self.changed);
         Ok(())
     }
 
@@ -398,11 +444,11 @@ impl<V: Cached, F: Fn(Change<V>) + Send> Target<Head<V>> for Heads<V, F> {
     /// watch delivers the latter, and it is read again.
     fn delete(&self, key: &Key, _: u64) {
         let mut state = self.contents.scopes[self.scope].state.lock();
-        state.known.remove(key);
+        let known = state.known.remove(key);
         state.left_out.remove(key);
-        let change = self.contents.removed(key);
+        let change = self.contents.removed(key, known.as_ref());
         drop(state);
-        (self.changed)(change);
+        change.into_iter().for_each(&self.changed);
     }
 
     /// Removes the objects that the list did not contain, also those that were read during the list. The list ends in the store
@@ -413,7 +459,8 @@ impl<V: Cached, F: Fn(Change<V>) + Send> Target<Head<V>> for Heads<V, F> {
         let list = state.list;
         (state.is_listing, state.ended) = (false, Some(version));
         let gone = state.known.extract_if(|_, known| known.list != list);
-        let gone: Vec<_> = gone.map(|(key, _)| self.contents.removed(&key)).collect();
+        let gone = gone.filter_map(|(key, known)| self.contents.removed(&key, Some(&known)));
+        let gone: Vec<_> = gone.collect();
         drop(state);
         gone.into_iter().for_each(&self.changed);
         wake.notify_one();

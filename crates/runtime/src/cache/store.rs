@@ -18,7 +18,7 @@ use parking_lot::RwLock;
 
 use super::index::{Index, Keys, Named, Names, Relation};
 use crate::api::{
-    control::{Annotation, Control},
+    control::{Annotation, Control, GRANT_TO, may_read},
     key::Key,
     kind::Kind,
     object::{Cached, Object, Primary, kind_of},
@@ -56,12 +56,13 @@ impl Owners {
         self.kinds.write().push(kind_of::<V>());
     }
 
-    /// Returns the control of an object, if its resource type is reconciled.
+    /// Returns the control of an object. Of an object that is not reconciled, only its grant.
     fn control<V: Cached>(&self, annotations: Vec<Annotation>) -> Option<Arc<Control>> {
-        let is_reconciled = || self.kinds.read().iter().any(|kind| kind.is_same(&V::KIND));
-        let is_one = !annotations.is_empty() && is_reconciled();
-        let control = is_one.then(|| Control::of(self.group, annotations));
-        control.flatten().map(Arc::new)
+        if annotations.is_empty() {
+            return None;
+        }
+        let is_reconciled = self.kinds.read().iter().any(|kind| kind.is_same(&V::KIND));
+        Control::of(self.group, annotations, is_reconciled).map(Arc::new)
     }
 
     /// Returns the owner of an object, if its resource type is reconciled. It is cluster-scoped, or in the namespace of the
@@ -138,6 +139,8 @@ struct Scope {
     namespace: Option<String>,
     /// Odd while a list is being read. Incremented when a list begins and when it ends.
     epoch: u32,
+    /// Whether a list has ended.
+    is_listed: bool,
     /// resourceVersion that the watch has reached.
     version: u64,
     /// Number of objects.
@@ -159,7 +162,7 @@ pub struct Snapshot<V> {
     /// The controlling owner, if its resource type is reconciled. A [`Writer`](crate::Writer) changes or deletes an object only
     /// if the reconciled object is this owner.
     pub owner: Option<Arc<Owner>>,
-    /// Annotations of a user that control its reconciles, if its resource type is reconciled.
+    /// Annotations of a user for the runtime.
     pub(crate) control: Option<Arc<Control>>,
     /// The object.
     pub view: Arc<V>,
@@ -193,6 +196,13 @@ impl<V: PartialEq> Snapshot<V> {
     }
 }
 
+impl<V> Snapshot<V> {
+    /// Returns whether the object `from` may read this object, whose key is `key`.
+    pub(crate) fn may_be_read_by(&self, from: &Key, key: &Key) -> bool {
+        may_read(from, key, self.control.as_deref())
+    }
+}
+
 impl<V> Deref for Snapshot<V> {
     type Target = V;
 
@@ -215,6 +225,17 @@ pub struct Change<V> {
     pub is_touch: bool,
 }
 
+impl<V> Change<V> {
+    /// Returns whether the object `from`, which refers to the changed object, may learn of the change. Otherwise, the changes of an
+    /// object without a grant would be visible by the delays that they cause.
+    pub fn may_be_seen_by(&self, from: &Key) -> bool {
+        let objects = [&self.old, &self.new].into_iter().flatten();
+        let mut objects = objects.peekable();
+        // The object was granted, and its content was not read: `Contents` reports no other such change.
+        objects.peek().is_none() || objects.any(|it| it.may_be_read_by(from, &self.key))
+    }
+}
+
 /// Epoch of a scope right before a request is sent; see [`Store::record_response`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ListEpoch(u32);
@@ -234,6 +255,7 @@ impl<V: Cached> Store<V> {
         let scope = |namespace| Scope {
             namespace,
             epoch: 0,
+            is_listed: false,
             version: 0,
             objects: 0,
         };
@@ -280,7 +302,7 @@ impl<V: Cached> Store<V> {
         let snapshot = Snapshot {
             version: object.version,
             owner: owner.map(Arc::new),
-            control: self.owners.control::<V>(object.control),
+            control: self.control(object.control),
             view: Arc::new(object.view),
         };
         (object.key, snapshot)
@@ -296,6 +318,24 @@ impl<V: Cached> Store<V> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Returns the control by these annotations of an object.
+    pub(crate) fn control(&self, annotations: Vec<Annotation>) -> Option<Arc<Control>> {
+        self.owners.control::<V>(annotations)
+    }
+
+    /// Returns the name of the annotation that grants the access to an object.
+    pub(crate) fn grant_annotation(&self) -> String {
+        format!("{}{GRANT_TO}", self.owners.group)
+    }
+
+    /// Returns whether the objects of this namespace are watched, and have not been listed yet. A reconcile begins after the list
+    /// of the namespace of its own object, so this is another namespace.
+    pub(crate) fn is_unlisted(&self, key: &Key) -> bool {
+        let state = self.state.read();
+        let scope = state.scope_of(key);
+        scope.is_some_and(|scope| scope.namespace.is_some() && !scope.is_listed)
     }
 
     /// Returns whether the objects of this namespace are watched; of a cluster-scoped type, all are.
@@ -484,6 +524,17 @@ impl<V: Cached> Store<V> {
         state.referrers.of(kind, to).cloned().collect()
     }
 
+    /// Returns whether an object that `is_one` refers to the object of this key.
+    pub(crate) fn has_referrer(
+        &self,
+        kind: &Kind,
+        to: &Key,
+        is_one: impl Fn(&Key) -> bool,
+    ) -> bool {
+        let state = self.state.read();
+        state.referrers.of(kind, to).any(is_one)
+    }
+
     /// Returns the sum of the versions of [`controlled_by`](Self::controlled_by). It changes with each of these versions.
     pub(crate) fn controlled_versions<P: Cached>(&self, owner: &Key) -> u64 {
         let state = self.state.read();
@@ -632,6 +683,7 @@ impl<V: Cached> Store<V> {
         };
         let list = ended.epoch;
         ended.epoch += 1;
+        ended.is_listed = true;
         ended.version = version;
         let namespace = ended.namespace.clone();
         let mut gone: Vec<Key> = state

@@ -7,6 +7,7 @@ use tracing::warn;
 
 use crate::{
     api::{
+        control::Control,
         key::Key,
         object::{Cached, Primary, asks_for},
         panic::catch,
@@ -51,8 +52,8 @@ impl<P: Primary> EventHandler<P> {
         }
     }
 
-    /// Enqueues the current owner, the previous owner, and the objects that reference the changed object. For example, an object
-    /// may wait until another client's object with the referenced name is deleted.
+    /// Enqueues the current owner, the previous owner, and the objects that reference the changed object and may read it. For
+    /// example, an object may wait until another client's object with the referenced name is deleted.
     pub fn dependent_changed<V: Cached>(&self, scopes: &Scopes, change: &Change<V>) {
         let work_queue = self.work_queue.borrow();
         let Some(work_queue) = work_queue.as_ref().filter(|_| !change.is_touch) else {
@@ -64,7 +65,8 @@ impl<P: Primary> EventHandler<P> {
         let referrers = self.primaries.referrers(&V::KIND, &change.key);
         let owners = owners.map(|owner| owner.key.clone());
         // A cluster-scoped object may have referrers in any namespace, and a cluster-scoped owner waits for all namespaces.
-        let keys = owners.chain(referrers);
+        let may_see = |from: &Key| change.may_be_seen_by(from);
+        let keys = owners.chain(referrers.into_iter().filter(may_see));
         let keys = keys.filter(|key| scopes.is_in_sync(self.controller, key));
         let mut keys = keys.peekable();
         if keys.peek().is_none() {
@@ -126,8 +128,11 @@ fn has_request<P>(change: &Change<P>) -> bool {
 
 /// Whether a user has paused or resumed the object, or requested a reconcile. The user waits for the effect.
 fn has_other_control<P>(change: &Change<P>) -> bool {
+    let none = Control::default();
     let control = |object: &Option<Snapshot<P>>| object.as_ref()?.control.clone();
-    control(&change.old) != control(&change.new)
+    let [old, new] = [&change.old, &change.new].map(control);
+    let [old, new] = [&old, &new].map(|it| it.as_deref().unwrap_or(&none));
+    !old.is_same_for_reconciles(new)
 }
 
 /// Whether the spec is unchanged: only the status, metadata or unread fields differ. After a panic, the spec counts as unchanged.
@@ -150,8 +155,115 @@ fn is_rollout_update<V: Cached>(key: &Key, old: &V, new: &V) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::*;
-    use crate::testing::fixtures::{Parent, ParentStatus};
+    use crate::{
+        cache::{
+            readiness::{
+                namespace::{ControllerAccess, RequiredAccess},
+                refusals::Refusals,
+            },
+            store::Owners,
+        },
+        config::app::tests::APP,
+        config::settings::Config,
+        controller::queue::Queue,
+        testing::fixtures::{Child, Parent, ParentStatus, object},
+    };
+
+    /// Returns the names of the Parents that each change of a Child enqueues. They refer to the Child `other/c`: `a` and `b` from
+    /// their namespaces, `o` from its own. Each Child is a grant, or `None` if it is deleted.
+    async fn enqueued(children: &[Option<&str>]) -> Vec<Vec<String>> {
+        let owners = Owners::new(APP.group);
+        owners.add::<Parent>();
+        let primaries = Arc::new(Store::<Parent>::new(&[None], owners.clone()));
+        for (namespace, name) in [("a", "a"), ("b", "b"), ("other", "o")] {
+            primaries.apply(0, object(&format!(
+                "{{metadata: {{name: {name}, namespace: {namespace}, uid: u, resourceVersion: '1'}}, spec: {{child: other/c}}}}"
+            )));
+        }
+        let needs = RequiredAccess {
+            controllers: vec![ControllerAccess {
+                name: "parent",
+                primary: &Parent::KIND,
+                watched: vec![0],
+                rights: Vec::new(),
+            }],
+            watched: vec![Parent::KIND],
+            unreviewed: Vec::new(),
+        };
+        let scopes = Scopes::new(
+            needs,
+            &[None],
+            vec![Refusals::new(&[None])],
+            Duration::from_secs(15),
+        );
+        scopes.informer(0, 0).synced();
+        scopes.assume_rights(0, 0);
+        let (sender, work_queue) = channel::channel(None);
+        let handler = EventHandler {
+            controller: 0,
+            work_queue,
+            primaries,
+        };
+        let store = Store::<Child>::new(&[None], owners);
+        let mut all = Vec::new();
+        for (version, grant) in (2..).zip(children) {
+            let queue = Queue::new(&Config::shipped(&APP).backoff, 9, Key::namespace);
+            sender.send_replace(Some(WorkQueue::new(queue.clone())));
+            let change = match grant {
+                Some(grant) => store.apply(0, object(&format!(
+                    "metadata: {{name: c, namespace: other, uid: c, resourceVersion: '{version}', annotations: \
+                     {{example.com/grant-to: '{grant}'}}}}"
+                ))),
+                None => store.delete(0, &Key::new("other", "c"), version),
+            };
+            handler.dependent_changed(&scopes, &change.unwrap());
+            let mut names = Vec::new();
+            while queue.stats().depth[0] > 0 {
+                names.push(queue.get().await.unwrap().key().name().to_owned());
+            }
+            all.push(names);
+        }
+        all
+    }
+
+    /// An object that may not read another one is not even enqueued by its changes. The grant enqueues it, and so does the end of
+    /// the grant.
+    #[tokio::test(start_paused = true)]
+    async fn only_a_grant_makes_changes_visible() {
+        for (children, expected) in [
+            (&[Some(""), None][..], &[&["o"][..], &["o"]][..]),
+            (&[Some("a"), None], &[&["a", "o"], &["a", "o"]]),
+            (
+                &[Some("a"), Some("b"), Some("")],
+                &[&["a", "o"], &["a", "b", "o"], &["b", "o"]],
+            ),
+            (&[Some(""), Some("*")], &[&["o"], &["a", "b", "o"]]),
+        ] {
+            assert_eq!(enqueued(children).await, expected, "{children:?}");
+        }
+    }
+
+    /// A grant is no pause and no request.
+    #[test]
+    fn a_grant_of_a_reconciled_object_does_not_control_it() {
+        let owners = Owners::new(APP.group);
+        owners.add::<Parent>();
+        let parents = Store::<Parent>::new(&[None], owners);
+        let parent = |version: u64, name: &str, value: &str| {
+            let change = parents.apply(0, object(&format!(
+                "metadata: {{name: a, namespace: n, uid: u, resourceVersion: '{version}', annotations: {{{name}: '{value}'}}}}"
+            )));
+            has_other_control(&change.unwrap())
+        };
+        assert!(!parent(1, "example.com/grant-to", "a"));
+        assert!(!parent(2, "example.com/grant-to", "b"));
+        assert!(parent(3, "example.com/paused", "true"));
+        assert!(parent(4, "example.com/reconcile-requested-at", "t"));
+        assert!(!parent(5, "example.com/reconcile-requested-at", "t"));
+    }
 
     /// A new generation or another object changes the desired state; a new status does not.
     #[test]

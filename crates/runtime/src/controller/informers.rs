@@ -84,7 +84,7 @@ impl<P: Primary> Informers<P> {
         self.iter().any(Role::has_contents)
             && self
                 .referenced(key, view)
-                .any(|(informer, to)| informer.awaits_content(&to))
+                .any(|(informer, to)| informer.awaits_content(key, &to))
     }
 
     /// Returns a fingerprint of the versions of all objects that `view` references or controls, and of all other
@@ -102,12 +102,12 @@ impl<P: Primary> Informers<P> {
     }
 
     /// Returns a fingerprint of the referenced objects of read-only types: they are part of the desired state. Objects that
-    /// `view` controls are not.
+    /// `view` controls, or may not read, are not.
     pub fn inputs(&self, key: &Key, view: &P) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (informer, to) in self.referenced(key, view) {
             if informer.is_input() {
-                informer.content(&to, view).hash(&mut hasher);
+                informer.content(key, &to, view).hash(&mut hasher);
             }
         }
         hasher.finish()
@@ -292,11 +292,11 @@ pub(crate) trait Role<P>: Send + Sync {
     /// Whether only the [referenced](Select::referenced_only) objects are kept.
     fn has_contents(&self) -> bool;
     /// See [`Informers::awaits_content`].
-    fn awaits_content(&self, key: &Key) -> bool;
+    fn awaits_content(&self, from: &Key, key: &Key) -> bool;
     /// Returns the combined versions of all objects that the primary `key` controls.
     fn controlled_versions(&self, key: &Key) -> u64;
-    /// Returns a fingerprint of an object's content, unless `by` controls it.
-    fn content(&self, key: &Key, by: &P) -> Option<u64>;
+    /// Returns a fingerprint of an object's content, unless `by` of the key `from` controls it, or may not read it.
+    fn content(&self, from: &Key, key: &Key, by: &P) -> Option<u64>;
     /// Returns the objects that the primary `key` controls.
     fn controlled_by(&self, key: &Key) -> Vec<Key>;
     /// See [`WriteHistory::forget`].
@@ -331,18 +331,18 @@ impl<P: Primary, V: Cached> Role<P> for Use<V> {
         self.informer.contents.is_some()
     }
 
-    fn awaits_content(&self, key: &Key) -> bool {
+    fn awaits_content(&self, from: &Key, key: &Key) -> bool {
         let contents = self.informer.contents.as_ref();
-        contents.is_some_and(|contents| contents.is_awaited(key))
+        contents.is_some_and(|contents| contents.is_awaited(from, key))
     }
 
     fn controlled_versions(&self, key: &Key) -> u64 {
         self.informer.store.controlled_versions::<P>(key)
     }
 
-    fn content(&self, key: &Key, by: &P) -> Option<u64> {
+    fn content(&self, from: &Key, key: &Key, by: &P) -> Option<u64> {
         let object = self.informer.store.get(key)?;
-        if object.is_controlled_by(by) {
+        if object.is_controlled_by(by) || !object.may_be_read_by(from, key) {
             return None;
         }
         let mut hasher = DefaultHasher::new();

@@ -16,6 +16,7 @@ use crate::{
         failure::Failure,
         key::Key,
         object::{Cached, Primary},
+        reference::ObjectRef,
     },
     cache::store::{Snapshot, Store},
     config::environment::Host,
@@ -83,9 +84,20 @@ impl<P: Primary> View<'_, P> {
     /// - [`ApiError::Waiting`] if it does not exist.
     /// - [`ApiError::NotWatched`] if its namespace is not watched.
     /// - [`ApiError::InvalidSpec`] if a namespaced object requires an object of another namespace: its user may not be allowed to
-    ///   read that.
+    ///   read that. [`granted`](Self::granted) asks the other namespace. Also if the key has no namespace and the resource type is
+    ///   namespaced, or the reverse: no object could have such a key.
     pub fn require<V: Cached>(&self, store: &Store<V>, key: &Key) -> Result<Snapshot<V>, ApiError> {
         let (namespace, own) = (key.namespace(), self.key().namespace());
+        if V::KIND.is_cluster_scoped() != key.is_cluster_scoped() {
+            let kind = V::KIND.kind;
+            let who = if key.is_cluster_scoped() {
+                "the reference has"
+            } else {
+                "objects of this kind have"
+            };
+            let words = format!("{kind} {key}: {who} no namespace");
+            return Err(ApiError::InvalidSpec(words));
+        }
         if !namespace.is_empty() && !own.is_empty() && namespace != own {
             let kind = V::KIND.kind;
             let words = format!("{kind} {key} is not in the namespace {own}");
@@ -96,6 +108,75 @@ impl<P: Primary> View<'_, P> {
         }
         let missing = || ApiError::Waiting(format!("no {} {:?}", V::KIND.kind, key.name()));
         store.get(key).ok_or_else(missing)
+    }
+
+    /// Returns an object that the plan depends on, from any watched namespace. Add it to the references by
+    /// [`References::object`](crate::References::object), so that a change of its content or of its grant enqueues the reconciled
+    /// object.
+    ///
+    /// | the object is | result |
+    /// |---|---|
+    /// | in the namespace of the reconciled object | as by [`require`](Self::require) |
+    /// | in another namespace, with the annotation `<group>/grant-to` | the object, if the annotation contains the namespace of the reconciled object or `*` |
+    /// | in another namespace, otherwise | [`ApiError::NotGranted`] |
+    ///
+    /// The annotation is a list of namespaces, separated by commas, for example `team-a,team-b`; `<group>` is the API group of the
+    /// [`App`](crate::App). So whoever may change an object decides who reads it, as by a [ReferenceGrant] of the Gateway API. A
+    /// withdrawn grant enqueues the reconciled object, whose plan then fails. The results of its former plans stay.
+    ///
+    /// A missing object, a missing grant and a namespace that is not watched are the same error with the same text. Changes of an
+    /// object without a grant neither enqueue the reconciled object nor delay it. So a spec cannot find out which objects exist in
+    /// other namespaces. This does not hold for [`Store::get`], which checks nothing: do not call it with a key from a spec.
+    ///
+    /// The reference of a cluster-scoped object needs no grant: whoever may write that has permissions for the whole cluster. It
+    /// needs a namespace.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use operator_runtime::{ApiError, Cached, ObjectRef, Primary, Snapshot, Store, View};
+    /// /// The Secret that a spec refers to.
+    /// fn password<P: Primary, S: Cached>(
+    ///     cx: &View<'_, P>,
+    ///     secrets: &Store<S>,
+    ///     spec: &ObjectRef,
+    /// ) -> Result<Arc<S>, ApiError> {
+    ///     Ok(cx.granted(secrets, spec)?.view)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// - [`ApiError::NotGranted`].
+    /// - [`ApiError::NotListed`], until the objects of the other namespace have been listed after a start.
+    /// - For an object of the same namespace, and for a cluster-scoped reconciled object: those of [`require`](Self::require).
+    ///
+    /// [ReferenceGrant]: https://gateway-api.sigs.k8s.io/api-types/referencegrant/
+    pub fn granted<V: Cached>(
+        &self,
+        store: &Store<V>,
+        reference: &ObjectRef,
+    ) -> Result<Snapshot<V>, ApiError> {
+        let from = self.key();
+        let key = reference
+            .key(from)
+            .unwrap_or_else(|| Key::cluster(&reference.name));
+        if from.is_cluster_scoped() || key.namespace() == from.namespace() {
+            return self.require(store, &key);
+        }
+        if store.is_unlisted(&key) {
+            return Err(ApiError::NotListed(key.namespace().to_owned()));
+        }
+        let found = store.get(&key);
+        let granted = found.filter(|it| it.may_be_read_by(from, &key));
+        granted.ok_or_else(|| {
+            // The same words whichever it is.
+            ApiError::NotGranted(format!(
+                "no access to {} {key}: it does not exist, its namespace is not watched, or its annotation {} does not contain {}",
+                V::KIND.kind,
+                store.grant_annotation(),
+                from.namespace()
+            ))
+        })
     }
 }
 
@@ -290,3 +371,6 @@ impl Attempt for Detached {
 
     fn enqueue(&self, _: Key) {}
 }
+
+#[cfg(test)]
+mod tests;

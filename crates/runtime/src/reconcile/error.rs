@@ -22,6 +22,15 @@ pub enum ApiError {
     #[error("{0}")]
     Waiting(String),
 
+    /// The object refers to an object of another namespace that it may not [read](crate::View::granted), or that does not exist.
+    /// Not retried: a grant enqueues the object.
+    #[error("{0}")]
+    NotGranted(String),
+
+    /// The object refers to an object of this other namespace, whose objects have not been listed since the start.
+    #[error("the objects of namespace {0:?} have not been listed yet")]
+    NotListed(String),
+
     /// An action [outside](crate::Plan::outside) the cluster failed.
     #[error("{0}")]
     ActionFailed(String),
@@ -106,6 +115,8 @@ impl Failure for ApiError {
         match self {
             Self::InvalidSpec(_) => "InvalidSpec",
             Self::Waiting(_) => "Waiting",
+            Self::NotGranted(_) => "NotGranted",
+            Self::NotListed(_) => "NotListed",
             Self::ActionFailed(_) => "ActionFailed",
             Self::Unprotected(_) => "Unprotected",
             Self::NotWatched(_) => "NotWatched",
@@ -126,6 +137,7 @@ impl Failure for ApiError {
             self,
             Self::InvalidSpec(_)
                 | Self::Waiting(_)
+                | Self::NotGranted(_)
                 | Self::ActionFailed(_)
                 | Self::Unprotected(_)
                 | Self::NotWatched(_)
@@ -143,10 +155,11 @@ impl Failure for ApiError {
         match self {
             Self::InvalidSpec(_)
             | Self::Waiting(_)
+            | Self::NotGranted(_)
             | Self::NotWatched(_)
             | Self::Unprotected(_) => Retry::OnChange,
             Self::Conflict => Retry::Conflict,
-            Self::NotLeading | Self::NamespaceTerminating => Retry::Requeue,
+            Self::NotLeading | Self::NamespaceTerminating | Self::NotListed(_) => Retry::Requeue,
             Self::Contested(.., time) => Retry::After(*time),
             Self::Denied(_, time) | Self::Transient(_, time) => Retry::Backoff(*time),
             Self::ActionFailed(_)

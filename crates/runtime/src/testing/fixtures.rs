@@ -20,7 +20,7 @@ use crate::{
         key::Key,
         kind::Kind,
         object::{Cached, Field, Meta, Metadata, Object, Primary},
-        reference::References,
+        reference::{ObjectRef, References},
     },
     cache::store::Snapshot,
     controller::builder::ControllerBuilder,
@@ -40,6 +40,7 @@ pub fn object<V: Cached>(yaml: &str) -> Object<V> {
     serde_json::from_str(&value.to_string()).unwrap()
 }
 
+/// Its spec names a Child of its own namespace, or `namespace/name`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parent {
     pub uid: Box<str>,
@@ -87,8 +88,16 @@ impl Cached for Parent {
     }
 
     fn references(&self, to: &mut References<'_>) {
-        if let Some(child) = &self.child {
-            to.sibling::<Child>(child);
+        match self
+            .child
+            .as_deref()
+            .map(|child| (child, child.split_once('/')))
+        {
+            Some((_, Some((namespace, name)))) => {
+                to.object::<Child>(&ObjectRef::new(namespace, name));
+            }
+            Some((child, None)) => to.sibling::<Child>(child),
+            None => {}
         }
     }
 

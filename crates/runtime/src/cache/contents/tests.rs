@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod grants;
+
 use std::{collections::BTreeMap, convert::Infallible};
 
 use http::{Response, StatusCode};
@@ -13,6 +15,7 @@ use tower::service_fn;
 
 use super::*;
 use crate::{
+    api::reference::References,
     cache::{
         readiness::{
             Scopes,
@@ -33,6 +36,8 @@ struct Server(Arc<Mutex<Inner>>);
 #[derive(Default)]
 struct Inner {
     answers: BTreeMap<String, Result<u64, u16>>,
+    /// Annotations of the objects in the responses.
+    grants: BTreeMap<String, &'static str>,
     read: Vec<String>,
     running: usize,
     most: usize,
@@ -55,17 +60,18 @@ impl Server {
             async move {
                 let path = request.uri().path();
                 let name = path.rsplit('/').next().unwrap().to_owned();
-                let answer = {
+                let (answer, grant) = {
                     let mut inner = inner.lock();
                     inner.running += 1;
                     inner.most = inner.most.max(inner.running);
                     inner.read.push(name.clone());
-                    inner.answers.get(&name).copied().unwrap_or(Err(404))
+                    let answer = inner.answers.get(&name).copied().unwrap_or(Err(404));
+                    (answer, inner.grants.get(&name).copied())
                 };
                 sleep(LATENCY).await;
                 inner.lock().running -= 1;
                 let (code, body) = match answer {
-                    Ok(version) => (200, child(&name, version)),
+                    Ok(version) => (200, granted(&name, version, grant)),
                     Err(code) => (
                         code,
                         json!({ "kind": "Status", "status": "Failure", "code": code, "details": { "retryAfterSeconds": 20 } }),
@@ -80,8 +86,22 @@ impl Server {
     }
 }
 
-fn child(name: &str, version: u64) -> Value {
-    json!({ "metadata": { "name": name, "namespace": "n", "uid": name, "resourceVersion": version.to_string() } })
+/// Returns a Child with this annotation.
+fn granted(name: &str, version: u64, grant: Option<&str>) -> Value {
+    let annotations = grant.map(|grant| json!({ "example.com/grant-to": grant }));
+    let namespace = key(name).namespace().to_owned();
+    json!({ "metadata": { "name": name, "namespace": namespace, "uid": name, "resourceVersion": version.to_string(),
+                          "annotations": annotations } })
+}
+
+/// Returns the key of a Child. Those whose name begins with `other` are in another namespace than the Parents.
+fn key(name: &str) -> Key {
+    let namespace = if name.starts_with("other") {
+        "other"
+    } else {
+        "n"
+    };
+    Key::new(namespace, name)
 }
 
 type Handler = Box<dyn Fn(Change<Child>) + Send>;
@@ -107,7 +127,7 @@ impl World {
     fn new() -> Self {
         let server = Server::default();
         let parents = Arc::new(Store::<Parent>::new(&[None], Owners::default()));
-        let store = Arc::new(Store::<Child>::new(&[None], Owners::default()));
+        let store = Arc::new(Store::<Child>::new(&[None], Owners::new("example.com")));
         let refusals = Refusals::new(&[None]);
         let contents = Arc::new(Contents::new(&[None], &store));
         contents.add(Arc::clone(&parents) as _, Arc::clone(&refusals));
@@ -178,12 +198,18 @@ impl World {
 
     fn parent(&self, name: &str, child: &str, version: u64) {
         let parent = object(&format!(
-            "{{metadata: {{name: {name}, namespace: n, uid: u, resourceVersion: '{version}'}}, spec: {{child: {child}}}}}"
+            "{{metadata: {{name: {name}, namespace: n, uid: u, resourceVersion: '{version}'}}, spec: {{child: {}}}}}",
+            if child.starts_with("other") {
+                format!("other/{child}")
+            } else {
+                child.to_owned()
+            },
         ));
         let change = self.parents.apply(0, parent).unwrap();
         for object in [change.old, change.new].into_iter().flatten() {
-            let child = object.view.child.as_ref().unwrap();
-            self.contents.references_changed(&Key::new("n", child));
+            for (_, to) in References::of(&change.key, &*object.view) {
+                self.contents.references_changed(&to);
+            }
         }
     }
 
@@ -196,9 +222,12 @@ impl World {
     }
 
     fn head(&self, name: &str, version: u64) {
-        let head = serde_json::from_value::<Object<Head<Child>>>(child(name, version));
-        let text = child(name, version).to_string();
-        let head = head.or_else(|_| serde_json::from_str(&text)).unwrap();
+        self.granted_head(name, version, None);
+    }
+
+    fn granted_head(&self, name: &str, version: u64, grant: Option<&str>) {
+        let text = granted(name, version, grant).to_string();
+        let head: Object<Head<Child>> = serde_json::from_str(&text).unwrap();
         assert!(self.heads.apply(head).is_ok());
     }
 
@@ -207,11 +236,11 @@ impl World {
     }
 
     fn stored(&self, name: &str) -> Option<u64> {
-        self.contents.store.version(&Key::new("n", name))
+        self.contents.store.version(&key(name))
     }
 
     fn is_awaited(&self, name: &str) -> bool {
-        self.contents.is_awaited(&Key::new("n", name))
+        self.contents.is_awaited(&Key::new("n", "p"), &key(name))
     }
 
     fn is_synced(&self) -> bool {

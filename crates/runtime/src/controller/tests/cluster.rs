@@ -8,7 +8,7 @@ use crate::{
     api::{
         kind::Kind,
         plain::{Custom, Dependent, Fields, Spec},
-        reference::References,
+        reference::{ObjectRef, References},
         reported::Status,
     },
     reconcile::{context::View, plan::Plan},
@@ -25,7 +25,7 @@ impl Spec for Class {
     const KIND: Kind = Kind::custom("example.com", "v1", "Class", "classes").cluster_scoped();
     type Status = Status;
     fn references(&self, to: &mut References<'_>) {
-        to.object::<Dependent<Map>>(Key::new(&self.namespace, to.key().name()));
+        to.object::<Dependent<Map>>(&ObjectRef::new(&self.namespace, to.key().name()));
     }
 }
 

@@ -502,6 +502,8 @@ impl<V: Cached> Writer<V> {
                 | ApiError::InvalidSpec(_)
                 | ApiError::NotWatched(_)
                 | ApiError::Waiting(_)
+                | ApiError::NotGranted(_)
+                | ApiError::NotListed(_)
                 | ApiError::ActionFailed(_)
                 | ApiError::Unprotected(_),
             ) => {}
