@@ -262,7 +262,7 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (doctor)
 _arguments "${_arguments_options[@]}" : \
-'--object=[Report why this object is not written, and check only its namespace]:NAMESPACE/NAME:_default' \
+'--object=[Report why this object is not written, and check only its namespace. KIND is needed if the program has several kinds. A cluster-scoped object is KIND/NAME]:[KIND/]NAMESPACE/NAME:_default' \
 '--config=[Configuration file (TOML), overriding the defaults]:FILE:_files' \
 '--image=[Container image of every Deployment\: an image name without blanks, at most 1024 characters \[key\: image\] \[default\: nginx\:latest\]]:IMAGE:_default' \
 '--max-rollouts=[Maximum number of concurrent rollouts of new pod templates; 0 means no limit\: a whole number from 0 to 100000 \[key\: max_rollouts\] \[default\: 10\]]:N:_default' \
@@ -395,7 +395,7 @@ _foo-controller_commands() {
 'fencing-policy:Print the admission policy that rejects writes of a replica that does not lead. deploy/components/fencing has its binding and record' \
 'reload:Make the controller in this container apply a changed log.level, as SIGHUP does' \
 'config:Print the configuration in force as TOML, with the origin of each value' \
-'doctor:Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if one is an error. With --object=NAMESPACE/NAME, report why this object is not written' \
+'doctor:Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if one is an error. With --object=\[KIND/\]NAMESPACE/NAME, report why this object is not written' \
 'migrate:Rewrite every object in the stored version of its CustomResourceDefinition, and remove the other versions from status.storedVersions' \
 'help:Print this message or the help of the given subcommand(s)' \
     )
@@ -430,7 +430,7 @@ _foo-controller__subcmd__help_commands() {
 'fencing-policy:Print the admission policy that rejects writes of a replica that does not lead. deploy/components/fencing has its binding and record' \
 'reload:Make the controller in this container apply a changed log.level, as SIGHUP does' \
 'config:Print the configuration in force as TOML, with the origin of each value' \
-'doctor:Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if one is an error. With --object=NAMESPACE/NAME, report why this object is not written' \
+'doctor:Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if one is an error. With --object=\[KIND/\]NAMESPACE/NAME, report why this object is not written' \
 'migrate:Rewrite every object in the stored version of its CustomResourceDefinition, and remove the other versions from status.storedVersions' \
 'help:Print this message or the help of the given subcommand(s)' \
     )

@@ -280,7 +280,8 @@ async fn a_queued_rollout_is_the_reason() {
         (
             "a".to_owned(),
             400,
-            "object=a: must be NAMESPACE/NAME\n".to_owned(),
+            "object=a: must be NAMESPACE/NAME, KIND/NAMESPACE/NAME, or KIND/NAME of a cluster-scoped object\n"
+                .to_owned(),
         ),
     ] {
         let (head, body) = world.get(&controller, &object).await;

@@ -182,14 +182,17 @@ pub fn command(app: &'static App) -> Command {
             Command::new("doctor")
                 .about(
                     "Check the cluster as the controller uses it, without changes, and print a line for each check; exit \
-                     with 1 if one is an error. With --object=NAMESPACE/NAME, report why this object is not written",
+                     with 1 if one is an error. With --object=[KIND/]NAMESPACE/NAME, report why this object is not written",
                 )
                 .arg(
                     Arg::new(OBJECT)
                         .long(OBJECT)
-                        .value_name("NAMESPACE/NAME")
+                        .value_name("[KIND/]NAMESPACE/NAME")
                         .value_parser(parse)
-                        .help("Report why this object is not written, and check only its namespace"),
+                        .help(
+                            "Report why this object is not written, and check only its namespace. KIND is needed if the \
+                             program has several kinds. A cluster-scoped object is KIND/NAME",
+                        ),
                 ),
         )
         .subcommand(Command::new("migrate").about(

@@ -199,7 +199,9 @@ impl Builder {
     /// must not use the same store.
     ///
     /// # Panics
-    /// When the program starts: if no controller uses the type.
+    ///
+    /// - If another controller or index uses another cached form of the same type.
+    /// - When the program starts: if no controller uses the type.
     pub fn index<V: Cached>(
         &mut self,
         names: impl Fn(&V) -> Vec<String> + Send + Sync + 'static,
@@ -446,7 +448,9 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
     /// all objects of this controller, without requests.
     ///
     /// # Panics
-    /// If only the [referenced](Select::referenced_only) objects of the type are watched.
+    ///
+    /// - If only the [referenced](Select::referenced_only) objects of the type are watched.
+    /// - If another controller or index uses another cached form of the same type.
     pub fn maps<V: Cached>(&mut self, map: impl Fn(&Key, &V) -> Vec<Key> + Send + Sync + 'static) {
         let (informer, handler) = (self.program.informer::<V>(), self.handler.clone());
         assert!(

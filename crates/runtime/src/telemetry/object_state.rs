@@ -15,7 +15,8 @@ pub const MOST: usize = 32;
 
 /// Name of the query parameter, and the form of its value.
 const PARAMETER: &str = "object";
-const FORM: &str = "must be NAMESPACE/NAME";
+const FORM: &str =
+    "must be NAMESPACE/NAME, KIND/NAMESPACE/NAME, or KIND/NAME of a cluster-scoped object";
 
 pub const READINESS: &str = "readiness";
 pub const PAUSED: &str = "paused";

@@ -52,7 +52,7 @@ pub struct Controller {
 #[serde(rename_all = "camelCase")]
 pub struct Cache {
     pub kind: String,
-    /// `None`: all namespaces.
+    /// `None`: all namespaces. Empty: the type is cluster-scoped.
     pub namespace: Option<String>,
     /// The selected objects, such as `labels a=b; referenced only`. Empty: all.
     #[serde(default)]

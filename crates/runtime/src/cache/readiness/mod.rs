@@ -36,7 +36,10 @@ use tracing::{info, warn};
 
 use self::{
     access_review::{RestoreNotifier, review},
-    namespace::{Cell, InformerState, Permissions, Problem, Reason, RequiredAccess, Table, label},
+    namespace::{
+        Cell, InformerState, NamespaceName, Permissions, Problem, Reason, RequiredAccess, Table,
+        label,
+    },
     refusals::Refusals,
 };
 use crate::{
@@ -267,7 +270,12 @@ impl Scopes {
             let informer = &all.informers[number][scope];
             state::Cache {
                 kind: self.needs.watched[number].kind.to_owned(),
-                namespace: informer.namespace.clone(),
+                namespace: NamespaceName::of(
+                    &self.needs.watched[number],
+                    informer.namespace.as_deref(),
+                )
+                .0
+                .map(ToOwned::to_owned),
                 selector: String::new(),
                 objects: objects[number].get(scope).copied().unwrap_or_default(),
                 resource_version: informer.version.clone(),

@@ -50,6 +50,9 @@ pub async fn each(
     Ok(false)
 }
 
+/// The namespace of the events about cluster-scoped objects.
+pub const EVENTS_OF_CLUSTER: &str = "default";
+
 /// Returns all objects of a cluster-scoped resource type, or of a namespaced type in all namespaces.
 ///
 /// # Errors
@@ -89,7 +92,7 @@ pub fn unreadable(what: &str, error: &kube::Error) -> Verdict {
     }
 }
 
-/// Returns the served namespaces, and the controller's own.
+/// Returns the served namespaces, the controller's own, and that of the events about cluster-scoped objects.
 ///
 /// # Errors
 /// The list failed or is forbidden.
@@ -98,7 +101,7 @@ pub async fn namespaces(doctor: &Doctor) -> Result<&[Namespace], Verdict> {
         let mut all = Vec::new();
         let served = |name: &String| {
             let configured = &doctor.config.namespaces;
-            configured.is_empty() || configured.contains(name)
+            configured.is_empty() || configured.contains(name) || name == EVENTS_OF_CLUSTER
         };
         let take = |object: DynamicObject| {
             let name = object.name_any();

@@ -16,7 +16,7 @@ use super::{
     verdict::{Verdict, error, failed, is_forbidden, ok, skipped, warning},
     webhooks,
 };
-use crate::api::{failure::brief, key::Key};
+use crate::api::{failure::brief, key::Key, kind::Kind};
 
 const APPLY: &str = "kubectl apply -f deploy/crd.yaml";
 
@@ -30,13 +30,52 @@ pub async fn examine(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdic
         Ok(Some(theirs)) => {
             let conversion = &theirs.data["spec"]["conversion"]["webhook"]["clientConfig"];
             let down = webhooks::down(client, conversion).await;
-            judge(ours, &theirs, down.as_deref())
+            let scope = text(&theirs.data["spec"]["scope"]);
+            let scope = kind_of(doctor, ours).and_then(|kind| other_scope(kind, ours, scope));
+            scope.unwrap_or_else(|| judge(ours, &theirs, down.as_deref()))
         }
         Ok(None) => missing(doctor, ours).await,
         // The controller itself has no permission to read CRDs.
         Err(error) if is_forbidden(&error) => is_served(doctor, ours).await,
         Err(error) => failed("get it", &error),
     }
+}
+
+/// Returns the resource type of a CRD, if a controller uses it.
+fn kind_of<'a>(doctor: &'a Doctor, ours: &CustomResourceDefinition) -> Option<&'a Kind> {
+    let (group, plural) = (&ours.spec.group, &ours.spec.names.plural);
+    let mut watched = doctor.needs.watched.iter();
+    watched.find(|kind| kind.group == group && kind.plural == plural)
+}
+
+/// Returns an error if the objects have another scope than this program expects. The requests of this program then have paths
+/// that the API server does not serve, or name objects that do not exist.
+fn other_scope(kind: &Kind, ours: &CustomResourceDefinition, theirs: &str) -> Option<Verdict> {
+    const CLUSTER: &str = "Cluster";
+    let expected = if kind.is_cluster_scoped() {
+        CLUSTER
+    } else {
+        "Namespaced"
+    };
+    let printed = &ours.spec.scope;
+    if *printed != expected {
+        let mend = if kind.is_cluster_scoped() {
+            "remove `namespaced` from its attribute #[kube(..)], or `cluster_scoped()` from its Kind"
+        } else {
+            "add `namespaced` to its attribute #[kube(..)], or `cluster_scoped()` to its Kind"
+        };
+        return Some(error(format!(
+            "its scope is {printed} in the CRD that this program prints, and {expected} in the code of its controllers: {mend}"
+        )));
+    }
+    (theirs != expected).then(|| {
+        error(format!(
+            "its scope is {}, and this program requires {expected}: a scope cannot be changed; delete the CRD, and each {} with \
+             it, and {APPLY}",
+            brief(theirs),
+            kind.kind
+        ))
+    })
 }
 
 /// Reports a terminating CRD, with the finalizers that block its deletion.
@@ -100,8 +139,20 @@ async fn is_served(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict 
     for version in &ours.spec.versions {
         let version = format!("{group}/{}", version.name);
         match client.list_api_group_resources(&version).await {
-            Ok(list) if list.resources.iter().any(|it| it.name == *plural) => {}
-            Ok(_) => return missing(doctor, ours).await,
+            Ok(list) => {
+                let Some(served) = list.resources.iter().find(|it| it.name == *plural) else {
+                    return missing(doctor, ours).await;
+                };
+                let scope = if served.namespaced {
+                    "Namespaced"
+                } else {
+                    "Cluster"
+                };
+                let kind = kind_of(doctor, ours);
+                if let Some(other) = kind.and_then(|kind| other_scope(kind, ours, scope)) {
+                    return other;
+                }
+            }
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 return missing(doctor, ours).await;
             }
@@ -369,6 +420,53 @@ mod tests {
                 verdict.0 == grade && verdict.1.ends_with(text),
                 "{verdict:?}"
             );
+        }
+    }
+
+    /// The scope of the code, of the printed CRD and of the CRD in the cluster.
+    #[test]
+    fn another_scope_is_an_error() {
+        let namespaced = Kind::custom("example.com", "v1", "Job", "jobs");
+        for (kind, printed, theirs, expected) in [
+            (namespaced, "Namespaced", "Namespaced", None),
+            (namespaced.cluster_scoped(), "Cluster", "Cluster", None),
+            (
+                namespaced,
+                "Namespaced",
+                "Cluster",
+                Some(
+                    "its scope is Cluster, and this program requires Namespaced: a scope cannot be changed; delete the CRD",
+                ),
+            ),
+            (
+                namespaced.cluster_scoped(),
+                "Cluster",
+                "Namespaced",
+                Some(
+                    "its scope is Namespaced, and this program requires Cluster: a scope cannot be changed; delete the CRD",
+                ),
+            ),
+            (
+                namespaced,
+                "Cluster",
+                "Cluster",
+                Some(
+                    "its scope is Cluster in the CRD that this program prints, and Namespaced in the code",
+                ),
+            ),
+        ] {
+            let names = json!({ "kind": "Job", "plural": "jobs" });
+            let spec =
+                json!({ "group": "example.com", "names": names, "scope": printed, "versions": [] });
+            let ours = json!({ "metadata": { "name": "jobs.example.com" }, "spec": spec });
+            let ours: CustomResourceDefinition = serde_json::from_value(ours).unwrap();
+            let found = other_scope(&kind, &ours, theirs);
+            let is_right = match (&found, expected) {
+                (Some((Grade::Error, found)), Some(text)) => found.starts_with(text),
+                (found, None) => found.is_none(),
+                _ => false,
+            };
+            assert!(is_right, "{found:?}");
         }
     }
 

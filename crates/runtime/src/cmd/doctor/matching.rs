@@ -12,7 +12,7 @@ use serde_json::Value;
 
 pub type Labels = BTreeMap<String, String>;
 
-/// A write to a namespaced object, with the attributes that admission matches.
+/// A write, with the attributes that admission matches.
 #[derive(Clone, Debug)]
 pub struct Write {
     pub operation: &'static str,
@@ -20,6 +20,7 @@ pub struct Write {
     pub version: String,
     pub plural: String,
     pub subresource: String,
+    pub is_cluster_scoped: bool,
     /// Other groups and versions of the same objects, which `matchPolicy: Equivalent` also matches.
     pub equivalents: Vec<(String, String)>,
     /// The object's name, if known.
@@ -34,6 +35,10 @@ impl Write {
         let slash = if self.subresource.is_empty() { "" } else { "/" };
         format!("{}{slash}{}", self.plural, self.subresource)
     }
+
+    fn is_namespace(&self) -> bool {
+        self.group.is_empty() && self.plural == "namespaces"
+    }
 }
 
 /// Whether a webhook or policy applies to a write.
@@ -45,7 +50,7 @@ pub enum Judges {
     Yes,
 }
 
-/// Returns whether the API server calls `webhook` for a write in a namespace with these labels.
+/// Returns whether the API server calls `webhook` for a write in a namespace with these labels, or for a cluster-scoped write.
 pub fn webhook(webhook: &Value, write: &Write, namespace: &Labels) -> Judges {
     let selected = selected(webhook, write, namespace);
     let conditions = depends(has_items(&webhook["matchConditions"]));
@@ -86,9 +91,14 @@ fn has_items(list: &Value) -> bool {
     list.as_array().is_some_and(|list| !list.is_empty())
 }
 
-/// Applies the namespace selector and the object selector.
+/// Applies the namespace selector and the object selector. The former selects all cluster-scoped objects, except a Namespace by
+/// its own labels (`MatchNamespaceSelector` in `predicates/namespace`).
 fn selected(criteria: &Value, write: &Write, namespace: &Labels) -> Judges {
-    if !selector(&criteria["namespaceSelector"]).matches(namespace) {
+    let namespaces = selector(&criteria["namespaceSelector"]);
+    if write.is_namespace() && !namespaces.selects_all() {
+        return Judges::Maybe;
+    }
+    if !write.is_cluster_scoped && !namespaces.matches(namespace) {
         return Judges::No;
     }
     let objects = selector(&criteria["objectSelector"]);
@@ -133,7 +143,12 @@ fn rule(rule: &Value, write: &Write, (group, version): (&String, &String)) -> Ju
         (plural == "*" || plural == write.plural)
             && (subresource == "*" || subresource == write.subresource)
     });
-    let matches = rule["scope"] != "Cluster"
+    let other_scope = if write.is_cluster_scoped {
+        "Namespaced"
+    } else {
+        "Cluster"
+    };
+    let matches = rule["scope"] != other_scope
         && has("operations", write.operation)
         && has("apiGroups", group)
         && has("apiVersions", version)
@@ -170,6 +185,7 @@ mod tests {
             version: version.to_owned(),
             plural: plural.to_owned(),
             subresource: subresource.to_owned(),
+            is_cluster_scoped: false,
             equivalents: Vec::new(),
             name: None,
             labels: None,
@@ -227,6 +243,31 @@ mod tests {
             hook["rules"][0]["scope"] = scope.into();
             assert_eq!(webhook(&hook, pods, &Labels::new()), expected);
         }
+    }
+
+    /// As `scope` in `rules.go` and `MatchNamespaceSelector`: no selector of namespaces exempts a cluster-scoped object, except a
+    /// Namespace.
+    #[test]
+    fn a_cluster_scoped_write_is_in_no_namespace() {
+        let mut class = write("UPDATE", "example.com/v1", "classes/status");
+        class.is_cluster_scoped = true;
+        let mut hook = json!({ "rules": [rule("*", "*", "*/*", "*")] });
+        for (scope, expected) in [
+            ("*", Judges::Yes),
+            ("Cluster", Judges::Yes),
+            ("Namespaced", Judges::No),
+        ] {
+            hook["rules"][0]["scope"] = scope.into();
+            assert_eq!(webhook(&hook, &class, &Labels::new()), expected, "{scope}");
+        }
+        hook["rules"][0]["scope"] = "Cluster".into();
+        hook["namespaceSelector"] = json!({ "matchLabels": { "team": "x" } });
+        assert_eq!(webhook(&hook, &class, &Labels::new()), Judges::Yes);
+        let mut namespace = write("CREATE", "v1", "namespaces");
+        namespace.is_cluster_scoped = true;
+        assert_eq!(webhook(&hook, &namespace, &Labels::new()), Judges::Maybe);
+        hook["namespaceSelector"] = json!({});
+        assert_eq!(webhook(&hook, &namespace, &Labels::new()), Judges::Yes);
     }
 
     #[test]

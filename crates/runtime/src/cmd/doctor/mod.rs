@@ -10,6 +10,7 @@ mod lease;
 mod matching;
 mod namespaces;
 mod object;
+mod places;
 mod policy;
 pub(crate) mod replica;
 mod rights;

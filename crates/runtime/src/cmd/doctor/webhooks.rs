@@ -27,7 +27,8 @@ use serde_json::Value;
 use super::{
     cluster::{all, few, items, namespaces, primaries, text, unreadable},
     matching::{self, Judges, Labels, Write},
-    subject::{Doctor, Hook, Namespace},
+    places::{EVENTS, Judged, Place, are_broad, judged, served},
+    subject::{Doctor, Hook},
     verdict::{Verdict, error, ok, warning, worst},
 };
 use crate::{
@@ -154,6 +155,7 @@ fn written(
         version: kind.version.to_owned(),
         plural: kind.plural.to_owned(),
         subresource: subresource.to_owned(),
+        is_cluster_scoped: kind.is_cluster_scoped(),
         equivalents: equivalents
             .map(|(group, version)| ((*group).to_owned(), (*version).to_owned()))
             .collect(),
@@ -176,6 +178,7 @@ async fn lease_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
     let Some(at) = known.iter().find(|it| it.name == namespace) else {
         return Ok(error(format!("there is no namespace {namespace}")));
     };
+    let at = [Place::of(at)];
     let writes = lease_writes(doctor, namespace, name).await?;
     let renewal = doctor.config.leader_election.call_timeout();
     let exclude = |text: &str, selector: &str| {
@@ -188,7 +191,7 @@ async fn lease_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
     let mut well = Vec::new();
     for hook in hooks {
         let by = |write: &Write, labels: &Labels| matching::webhook(&hook.spec, write, labels);
-        let Some(judged) = judged(&writes, &[at], by) else {
+        let Some(judged) = judged(&writes, &at, by) else {
             continue;
         };
         match on_renewals(hook, &judged, renewal) {
@@ -196,7 +199,7 @@ async fn lease_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
             None => well.push(hook.described()),
         }
     }
-    for (take, judged) in together(hooks, &writes, &[at], renewal) {
+    for (take, judged) in together(hooks, &writes, &at, renewal) {
         let text = format!(
             "{take} for a write to {}: while they do not respond, {}",
             judged.within(renewal),
@@ -282,10 +285,10 @@ async fn write_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
         });
         let Some(judged) = judged else { continue };
         let is_populated = populated.as_ref().is_ok_and(|populated| {
-            let mut namespaces = judged.namespaces.iter();
-            namespaces.any(|it| populated.contains_key(*it))
+            let mut places = judged.places.iter();
+            places.any(|it| Place::is_in(it, populated))
         });
-        let is_broad = is_populated || judged.namespaces.len() == served.len();
+        let is_broad = is_populated || are_broad(&judged.places, &served);
         match in_the_way(hook, &judged, is_broad, limit) {
             Some(verdict) => found.push(verdict),
             None => well.push(hook.described()),
@@ -297,7 +300,7 @@ async fn write_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
              written there, whatever their failurePolicy: set shorter timeoutSeconds, or a longer lease_duration and \
              renew_deadline",
             judged.resources(),
-            few(&judged.namespaces)
+            few(&judged.places)
         )));
     }
     Ok(worst(found, || match well.len() {
@@ -308,11 +311,11 @@ async fn write_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
 
 /// Returns the effect of a webhook on the controller's writes, if any.
 ///
-/// `is_broad`: an affected namespace has an object, or all served namespaces are affected.
+/// `is_broad`: an affected place has an object, or all served namespaces or the cluster are affected.
 fn in_the_way(hook: &Hook, judged: &Judged, is_broad: bool, limit: Duration) -> Option<Verdict> {
     let Hook { id, down, .. } = hook;
     let resources = judged.resources();
-    let places = few(&judged.namespaces);
+    let places = few(&judged.places);
     let takes = hook.timeout();
     match down {
         Some(why) if hook.fails() => {
@@ -342,13 +345,14 @@ fn in_the_way(hook: &Hook, judged: &Judged, is_broad: bool, limit: Duration) -> 
 fn together<'a>(
     hooks: &[Hook],
     writes: &[Write],
-    served: &[&'a Namespace],
+    served: &[Place<'a>],
     limit: Duration,
 ) -> Vec<(String, Judged<'a>)> {
     let mut found = BTreeMap::<String, Judged>::new();
-    for namespace in served {
-        for write in writes.iter().filter(|write| write.plural != "events") {
-            let matched = |hook: &&Hook| matching::webhook(&hook.spec, write, &namespace.labels);
+    for place in served {
+        let work = writes.iter().filter(|write| write.plural != EVENTS);
+        for write in work.filter(|write| place.has(write)) {
+            let matched = |hook: &&Hook| matching::webhook(&hook.spec, write, place.labels);
             let called = hooks.iter().filter(|hook| matched(hook) > Judges::No);
             let (mut waited, validating): (Vec<_>, Vec<_>) =
                 called.partition(|hook| hook.is_mutating);
@@ -361,94 +365,12 @@ fn together<'a>(
             let take = format!("{names} may take {all:?} one after another");
             let judged = found.entry(take).or_insert_with(Judged::none);
             judged.resources.insert(write.resource());
-            if judged.namespaces.last() != Some(&&*namespace.name) {
-                judged.namespaces.push(&namespace.name);
+            if judged.places.last() != Some(&place.name) {
+                judged.places.push(place.name);
             }
         }
     }
     found.into_iter().collect()
-}
-
-/// The writes that a webhook or a policy matches.
-struct Judged<'a> {
-    judges: Judges,
-    resources: BTreeSet<String>,
-    namespaces: Vec<&'a str>,
-    /// Whether the resources include more than events.
-    is_work: bool,
-}
-
-impl Judged<'_> {
-    fn none() -> Self {
-        Self {
-            judges: Judges::No,
-            resources: BTreeSet::new(),
-            namespaces: Vec::new(),
-            is_work: false,
-        }
-    }
-
-    fn resources(&self) -> String {
-        let all: Vec<_> = self.resources.iter().map(|it| &**it).collect();
-        all.join(", ")
-    }
-
-    /// Whether the writes of an election include those to the Lease, and not only those to the fencing record.
-    fn has_lease(&self) -> bool {
-        self.resources.contains("leases")
-    }
-
-    /// Returns the resources of an election, with the time limit of a renewal.
-    fn within(&self, renewal: Duration) -> String {
-        let resources = self.resources();
-        if self.has_lease() {
-            format!("{resources}, and a renewal times out after {renewal:?}")
-        } else {
-            resources
-        }
-    }
-
-    /// Returns the effect of a failed write of an election.
-    fn effect(&self) -> &'static str {
-        if self.has_lease() {
-            "no replica can lead"
-        } else {
-            "the fencing policy rejects the writes of a new leader until it has written the record"
-        }
-    }
-}
-
-fn judged<'a>(
-    writes: &[Write],
-    served: &[&'a Namespace],
-    judges: impl Fn(&Write, &Labels) -> Judges,
-) -> Option<Judged<'a>> {
-    let mut all = Judged::none();
-    for namespace in served {
-        let mut is_judged = false;
-        for write in writes {
-            let judges = judges(write, &namespace.labels);
-            if judges == Judges::No {
-                continue;
-            }
-            is_judged = true;
-            all.judges = all.judges.max(judges);
-            all.resources.insert(write.resource());
-            all.is_work |= write.plural != "events";
-        }
-        if is_judged {
-            all.namespaces.push(&namespace.name);
-        }
-    }
-    (all.judges > Judges::No).then_some(all)
-}
-
-/// Returns the served namespaces.
-async fn served(doctor: &Doctor) -> Result<Vec<&Namespace>, Verdict> {
-    let configured = &doctor.config.namespaces;
-    let all = namespaces(doctor).await?.iter();
-    let served = all.filter(|it| configured.is_empty() || configured.contains(&it.name));
-    Ok(served.collect())
 }
 
 /// Returns the writes to owned objects, to primary objects and to events.
@@ -503,11 +425,11 @@ async fn policy_findings(doctor: &Doctor) -> Result<Verdict, Verdict> {
     let writes = writes(doctor).await;
     let of_lease = match doctor.lease() {
         Ok((namespace, name)) => {
-            let at = known
-                .iter()
-                .filter(|it| it.name == namespace)
-                .collect::<Vec<_>>();
-            (at, lease_writes(doctor, namespace, name).await?)
+            let at = known.iter().filter(|it| it.name == namespace);
+            (
+                at.map(Place::of).collect(),
+                lease_writes(doctor, namespace, name).await?,
+            )
         }
         Err(_) => (Vec::new(), Vec::new()),
     };
