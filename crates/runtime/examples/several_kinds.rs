@@ -1,7 +1,7 @@
 //! An operator of three kinds: databases, their classes and their backups, each with a controller of its own.
 //!
 //! A `Database` gets a `Deployment` and a `Service` of its name. Its `DatabaseClass`, which is cluster-scoped, determines the
-//! replicas, and a `Secret` contains the password. With `spec.backup`, it also owns a `Backup`.
+//! replicas, and a `Secret` contains the password, perhaps in another namespace that grants the access. With `spec.backup`, it also owns a `Backup`.
 //!
 //! A `Backup`, of a `Database` or of a user, becomes a `Job` once its `Database` is ready.
 //!
@@ -15,8 +15,8 @@ use k8s_openapi::api::{apps::v1::Deployment, batch::v1::Job, core::v1 as core};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{CustomResource, CustomResourceExt as _};
 use operator_runtime::{
-    ApiError, App, Builder, Custom, Dependent, Fields, Key, Kind, Outcome, Plan, Reconciler,
-    References, Reported as _, Snapshot, Spec, Status, Store, View, Writer,
+    ApiError, App, Builder, Custom, Dependent, Fields, Key, Kind, ObjectRef, Outcome, Plan,
+    Reconciler, References, Reported as _, Select, Snapshot, Spec, Status, Store, View, Writer,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -29,7 +29,11 @@ pub(crate) static APP: App = App {
 };
 
 fn main() -> ExitCode {
-    operator_runtime::main(&APP, crds, build)
+    operator_runtime::main(&APP, crds, |program: &mut Builder, settings: NoSettings| {
+        // Not in `build`: the API server of the simulation, which runs that, serves no metadata alone.
+        program.select::<Dependent<Password>>(Select::default().referenced_only());
+        build(program, settings);
+    })
 }
 
 pub(crate) fn crds() -> Vec<CustomResourceDefinition> {
@@ -76,8 +80,8 @@ type Backup = Custom<BackupSpec>;
 struct DatabaseSpec {
     /// Name of the `DatabaseClass`.
     class: String,
-    /// Name of the Secret with the key `password`.
-    secret: String,
+    /// Secret with the key `password`. In another namespace, its annotation `example.com/grant-to` must contain this one.
+    password: ObjectRef,
     /// Target of the backup. If absent, there is none.
     backup: Option<String>,
 }
@@ -89,7 +93,7 @@ impl Spec for DatabaseSpec {
     /// Also the objects of the Database's name, because another owner may have them.
     fn references(&self, to: &mut References<'_>) {
         to.cluster::<Class>(&self.class);
-        to.sibling::<Dependent<Password>>(&self.secret);
+        to.object::<Dependent<Password>>(&self.password);
         to.sibling::<Dependent<Workload>>(to.key().name());
         to.sibling::<Dependent<Address>>(to.key().name());
         to.sibling::<Backup>(to.key().name());
@@ -112,7 +116,7 @@ impl Spec for ClassSpec {
     type Status = Status;
 
     fn references(&self, to: &mut References<'_>) {
-        to.object::<Dependent<Values>>(Key::new(&self.namespace, to.key().name()));
+        to.object::<Dependent<Values>>(&ObjectRef::new(&self.namespace, to.key().name()));
     }
 }
 
@@ -210,20 +214,20 @@ impl Reconciler for DatabaseReconciler {
         }
         let spec = database.view.spec()?;
         let class = cx.require(&self.classes, &Key::cluster(&spec.class))?;
-        let secret = cx.require(&self.passwords, &key.sibling(&spec.secret))?;
+        let secret = cx.granted(&self.passwords, &spec.password)?;
         let password = secret.view.fields.data.get("password");
-        let password = password.ok_or_else(|| missing("password in Secret", &spec.secret))?;
+        let password =
+            password.ok_or_else(|| missing("password in Secret", &spec.password.name))?;
 
         let labels = json!({ "database": key.name() });
         let container = json!({
             "name": "database",
             "image": "registry.example.com/database:1",
-            "envFrom": [{ "secretRef": { "name": spec.secret } }],
+            // Another password restarts the pods.
+            "args": ["--password-hash", hash(password)],
         });
-        // Another password restarts the pods.
-        let restart = json!({ "example.com/password": hash(password) });
         let template = json!({
-            "metadata": { "labels": labels, "annotations": restart },
+            "metadata": { "labels": labels },
             "spec": { "containers": [container] },
         });
         let deployment = json!({

@@ -191,7 +191,7 @@ fn deed(draw: &mut Draws) -> Vec<Request> {
     let child = |plural: &str, name: String| delete(format!("{}/{name}", path_of(plural)), policy);
     let request = match draw.below(24) {
         0 | 1 => spec(json!({ "class": class_name(class) })),
-        2 => spec(json!({ "secret": secret_name(secret) })),
+        2 => spec(json!({ "password": { "name": secret_name(secret) } })),
         3 | 4 => spec(json!({ "backup": format!("target-{replicas}") })),
         5 => spec(json!({ "backup": null })),
         6 => delete(database_path(database), policy),
@@ -291,7 +291,7 @@ fn custom(plural: &str, kind: &str, name: &str, spec: &Value) -> Request {
 fn create_database(draw: &mut Draws, number: u64) -> Request {
     let mut spec = json!({
         "class": class_name(draw.below(CLASSES)),
-        "secret": secret_name(draw.below(SECRETS)),
+        "password": { "name": secret_name(draw.below(SECRETS)) },
     });
     if draw.once_in(2) {
         spec["backup"] = "target".into();

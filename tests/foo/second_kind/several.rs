@@ -5,6 +5,8 @@ use operator_testkit::cluster::AuditEvent;
 
 use super::*;
 
+mod grants;
+
 const USERS: [&str; 2] = ["replica-5", "replica-6"];
 
 /// The watched resource types of all three controllers. Each replica lists each of them once.
@@ -75,7 +77,8 @@ impl Databases {
     }
 
     async fn database(&self, name: &str, class: &str) {
-        let spec = json!({ "class": class, "secret": "password", "backup": "s3://backups" });
+        let spec =
+            json!({ "class": class, "password": { "name": "password" }, "backup": "s3://backups" });
         self.create("Database", "databases", name, spec).await;
     }
 
@@ -83,6 +86,21 @@ impl Databases {
         let spec = json!({ "replicas": replicas, "namespace": self.namespace });
         self.create("DatabaseClass", "databaseclasses", name, spec)
             .await;
+    }
+
+    /// Waits until the condition of a Database contains this text, and returns its message.
+    async fn has_reason(&self, name: &str, expected: &str) -> String {
+        eventually(DEADLINE, expected, async || {
+            let database = self.databases().get(name).await.unwrap();
+            let ready = &database.data["status"]["conditions"][0];
+            let seen = format!("{} {}", ready["reason"], ready["message"]);
+            if seen.contains(expected) {
+                Ok(ready["message"].as_str().unwrap().to_owned())
+            } else {
+                Err(seen)
+            }
+        })
+        .await
     }
 
     /// Creates a Database, and then changes or deletes it, or neither. Returns its name and whether it has a backup, if it
@@ -202,22 +220,9 @@ async fn i1_to_i8_hold_for_several_kinds_through_faults() {
 
     // Each object that a Database waits for enqueues it.
     databases.database("first", "large").await;
-    let reason = async |expected: &str| {
-        eventually(DEADLINE, expected, async || {
-            let first = databases.databases().get("first").await.unwrap();
-            let ready = &first.data["status"]["conditions"][0];
-            let seen = format!("{} {}", ready["reason"], ready["message"]);
-            if seen.contains(expected) {
-                Ok(())
-            } else {
-                Err(seen)
-            }
-        })
-        .await;
-    };
-    reason("no DatabaseClass").await;
+    databases.has_reason("first", "no DatabaseClass").await;
     databases.class("large", 2).await;
-    reason("no Secret").await;
+    databases.has_reason("first", "no Secret").await;
     let secret = json!({ "metadata": { "name": "password" }, "stringData": { "password": "a" } });
     let secret = serde_json::from_value(secret).unwrap();
     let secrets: Api<Secret> = Api::namespaced(fleet.client.clone(), &fleet.namespace);
@@ -225,14 +230,21 @@ async fn i1_to_i8_hold_for_several_kinds_through_faults() {
         .create(&PostParams::default(), &secret)
         .await
         .unwrap();
-    reason("Deployed").await;
+    databases.has_reason("first", "Deployed").await;
 
     for resource in WATCHED {
-        assert_eq!(
-            reads(resource, None).await,
-            fleet.replicas.len(),
-            "{resource}"
-        );
+        // A GET reads the Secret of the Database.
+        let reads_of_each = if resource == "secrets" { 2 } else { 1 };
+        let expected = reads_of_each * fleet.replicas.len();
+        eventually(DEADLINE, resource, async || {
+            let found = reads(resource, None).await;
+            if found == expected {
+                Ok(())
+            } else {
+                Err(found)
+            }
+        })
+        .await;
     }
 
     databases.class("small", 1).await;

@@ -229,7 +229,7 @@ impl Program {
 }
 
 async fn create_database(client: &Client, name: &str) {
-    let spec = json!({ "class": "small", "secret": "password" });
+    let spec = json!({ "class": "small", "password": { "name": "password" } });
     writes::create(client, DATABASES, &object("Database", name, &spec)).await;
 }
 

@@ -70,9 +70,9 @@ impl<'a> References<'a> {
     /// [grant](crate::View::granted) the access, its changes do not enqueue a namespaced object.
     ///
     /// A reference of a cluster-scoped object needs a namespace: without one, nothing is added.
-    pub fn object<V: Cached>(&mut self, to: impl Into<ObjectRef>) {
+    pub fn object<V: Cached>(&mut self, to: &ObjectRef) {
         const { assert!(!V::KIND.is_cluster_scoped(), "use `cluster` for this type") };
-        if let Some(key) = to.into().key(self.key()) {
+        if let Some(key) = to.key(self.key()) {
             self.add(kind_of::<V>(), key);
         }
     }

@@ -46,19 +46,6 @@ impl ObjectRef {
     }
 }
 
-impl From<&Self> for ObjectRef {
-    fn from(reference: &Self) -> Self {
-        reference.clone()
-    }
-}
-
-/// A reference to the object of this key.
-impl From<Key> for ObjectRef {
-    fn from(key: Key) -> Self {
-        Self::new(key.namespace(), key.name())
-    }
-}
-
 /// `namespace/name`, or the name alone.
 impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -139,7 +139,7 @@ fn is_same(what: &str, is: &Value, wanted: &Value) -> Verdict {
 fn database(case: &Case, kinds: &Kinds, object: &Value) -> Verdict {
     let (spec, name) = (&object["spec"], text(&object["metadata"]["name"]));
     let class = stored(case, kinds.class, text(&spec["class"]));
-    let secret = stored(case, Kind::Secret, text(&spec["secret"]));
+    let secret = stored(case, Kind::Secret, text(&spec["password"]["name"]));
     let (Some(class), Some(_)) = (class, secret) else {
         return is_condition(object, "Ready", "False", "Waiting");
     };
