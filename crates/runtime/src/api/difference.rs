@@ -187,7 +187,7 @@ impl Comparison {
         let actual = actual.filter(|actual| !desired.is_null() || !self.is_nothing(actual, at));
         let Some(actual) = actual else {
             let is_met = desired.is_null() || self.is_nothing(desired, at);
-            return (!is_met).then(|| without_nulls(desired));
+            return (!is_met).then(|| at.wanted(desired));
         };
         let is_met = match (desired, actual) {
             _ if at.depth == DEPTH => desired == actual,
@@ -197,7 +197,7 @@ impl Comparison {
             (Value::Array(desired), Value::Array(actual)) => self.is_same_list(desired, actual, at),
             _ => is_same(desired, actual, at.field),
         };
-        (!is_met).then(|| without_nulls(desired))
+        (!is_met).then(|| at.wanted(desired))
     }
 
     /// Whether the API server stores this value like a missing one.
@@ -287,7 +287,8 @@ impl Comparison {
                 self.keyed((name, keys), (desired, actual), &place, changes)
             }
             (Some(Field::Keyed(..)), Value::Array(desired), Some(Value::Array(actual))) => {
-                let list = || desired.iter().map(without_nulls).collect();
+                let element = place.element(Form::Whole);
+                let list = || desired.iter().map(|it| element.wanted(it)).collect();
                 let is_met = self.is_same_list(desired, actual, &place);
                 (!is_met).then(|| replaced(list(), actual, &place))
             }
@@ -360,7 +361,9 @@ impl Comparison {
                 let pair = pairs().find(|(_, of)| *of == Some(place));
                 pair.and_then(merged).unwrap_or_else(|| it.clone())
             });
-            kept.chain(new.into_iter().map(without_nulls)).collect()
+            let element = at.element(Form::Whole);
+            kept.chain(new.into_iter().map(|it| element.wanted(it)))
+                .collect()
         };
         Some(replaced(list, actual, at))
     }
@@ -393,6 +396,28 @@ impl Place<'_> {
                 &[]
             },
             depth: self.depth + 1,
+        }
+    }
+
+    /// Returns a desired value without the members that are null or must be absent.
+    fn wanted(&self, desired: &Value) -> Value {
+        match desired {
+            _ if self.rules.is_empty() => without_nulls(desired),
+            Value::Object(members) => {
+                let places = members.iter().map(|it| (it, self.member(it.0)));
+                let wanted = places.filter(|((_, value), place)| {
+                    !value.is_null() && !place.rules.contains(&("", Rule::Absent))
+                });
+                wanted
+                    .map(|((name, value), place)| (name.clone(), place.wanted(value)))
+                    .collect::<Map<_, _>>()
+                    .into()
+            }
+            Value::Array(list) => {
+                let element = self.element(Form::Whole);
+                list.iter().map(|it| element.wanted(it)).collect()
+            }
+            other => other.clone(),
         }
     }
 

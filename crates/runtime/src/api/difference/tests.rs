@@ -444,6 +444,19 @@ fn absent_removes_what_is_at_its_path() {
     assert_eq!(patch, Some(desired));
 }
 
+/// A rule also holds in a value that is sent as a whole.
+#[test]
+fn absent_removes_what_is_desired() {
+    let comparison = Comparison::of(CUSTOM).absent("spec.list.a");
+    let of = |list: Value| json!({ "spec": { "list": list } });
+    let desired = of(json!([{ "a": 1, "b": 2 }]));
+    for actual in [json!({}), of(json!([])), of(json!([{ "a": 3 }]))] {
+        let patch = of(json!([{ "b": 2 }]));
+        assert_eq!(comparison.patch(&desired, &actual), Some(patch.clone()));
+        assert_eq!(comparison.patch(&desired, &patch), None);
+    }
+}
+
 #[test]
 fn a_value_of_another_type_is_replaced() {
     for (desired, actual) in [
