@@ -245,7 +245,11 @@ async fn a_cluster_scoped_object_owns_objects_in_the_watched_namespaces() {
     let [n1, n2] = ["n1", "n2"].map(|name| Some(name.to_owned()));
     assert_eq!(
         caches,
-        [(class, None, 3), (map.clone(), n1, 1), (map, n2, 1)]
+        [
+            (class, Some(String::new()), 3),
+            (map.clone(), n1, 1),
+            (map, n2, 1)
+        ]
     );
     let state_of = |object| object_state(&parse(object).unwrap()).map(|work| work.key);
     assert_eq!(state_of("class/a"), Ok(Key::cluster("a")));
