@@ -75,7 +75,7 @@ impl Reconciler for FooReconciler {
                 .initially(desired.initially(replaced))
                 .stamp(desired.stamp(new.name()))
                 .verified_if(is_newer)
-                .limited("spec.template", move || {
+                .limited("spec.template", "max_rollouts", move || {
                     let starting = rollouts.start(&foo, &key)?;
                     Some(Box::new(|| starting.succeed()))
                 });

@@ -8,6 +8,7 @@ mod kubeconfig;
 mod lifecycle;
 mod metrics;
 mod migrate;
+mod plan;
 mod state;
 mod stderr;
 mod telemetry;

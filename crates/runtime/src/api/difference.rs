@@ -1,5 +1,6 @@
 //! The patch that makes an object contain a desired one.
 
+pub(crate) mod changes;
 mod quantity;
 pub(crate) mod schema;
 #[cfg(test)]

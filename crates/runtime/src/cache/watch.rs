@@ -79,7 +79,7 @@ pub(crate) async fn watch<V: Cached>(
     let namespace = status.namespace();
     let client = shared.client.clone();
     let url = Object::<V>::url_path(&(), namespace.as_deref());
-    let mut outage = Outage::new(shared, V::KIND, namespace, status, &WATCH);
+    let mut outage = Outage::new(shared, V::KIND, namespace, status.clone(), &WATCH);
     let mut watch = Watch {
         client,
         resource: Request::new(url),
@@ -92,6 +92,7 @@ pub(crate) async fn watch<V: Cached>(
         pages: false,
         is_endless: false,
         left_out: HashSet::new(),
+        status,
     };
     let mut was_cut = false;
     loop {
@@ -206,6 +207,7 @@ struct Watch<V, T> {
     is_endless: bool,
     /// Objects that were logged because the code of their type panics.
     left_out: HashSet<Key>,
+    status: Status,
 }
 
 impl<V: Cached, T: Target<V>> Watch<V, T> {
@@ -393,6 +395,7 @@ impl<V: Cached, T: Target<V>> Watch<V, T> {
     /// readable version, unlike a process that starts later.
     fn leave_out(&mut self, key: Key, version: u64, panicked: Panicked) {
         self.target.delete(&key, version);
+        self.status.leaves_out();
         if self.left_out.len() < NAMED && !self.left_out.contains(&key) {
             error!(object = %key, "{panicked}; leaving the object out until it changes");
             self.left_out.insert(key);

@@ -2,13 +2,13 @@
 
 use std::cell::Cell;
 use std::future::Future;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use futures::FutureExt as _;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use rustix::process::{Pid, kill_process};
@@ -24,7 +24,7 @@ use crate::{
         cluster::Cluster,
         fence::{FenceLayer, term::Term},
     },
-    cmd::{access, doctor, migrate, run},
+    cmd::{access, doctor, migrate, plan, run},
     config::{self, app::App, build_info, environment::Host, sources::ConfigErrors},
     controller::builder::Builder,
     telemetry::{
@@ -40,6 +40,15 @@ const LAST_LINE: Duration = Duration::from_millis(50);
 
 /// Flag of `doctor` that selects one object.
 const OBJECT: &str = "object";
+
+/// Flags of `plan`.
+const OUTPUT: &str = "output";
+const CHECK: &str = "check";
+const TEXT_OR_JSON: [&str; 2] = ["text", "json"];
+
+/// Exit code of `plan` with [`CHECK`] if a step is needed, and of an incomplete plan. These are the codes of `kubectl diff`.
+const CHANGES: u8 = 1;
+const INCOMPLETE: u8 = 2;
 
 /// Runs the program: parses the flags, loads the configuration, calls [`run`](crate::run), and returns the exit code.
 ///
@@ -65,8 +74,11 @@ pub fn main<C: DeserializeOwned>(
         // `config | head -1`: the reader needs no more lines.
         Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(failure) => {
-            stderr::line(&format!("error: {failure}"));
+            for line in failure.to_string().lines() {
+                stderr::line(&format!("error: {line}"));
+            }
             match failure {
+                Failure::Plan(_) => ExitCode::from(INCOMPLETE),
                 Failure::Run(error) if error.is_configuration() => ExitCode::from(2),
                 Failure::Telemetry(_) => ExitCode::from(2),
                 _ => ExitCode::FAILURE,
@@ -96,6 +108,8 @@ enum Failure {
     Run(#[from] run::Error),
     #[error(transparent)]
     Migrate(#[from] migrate::Error),
+    #[error(transparent)]
+    Plan(#[from] plan::Error),
     #[error("stopped before the migration was complete: run migrate again")]
     Stopped,
 }
@@ -130,6 +144,7 @@ fn run<C: DeserializeOwned>(
         Some(("reload", _)) => ask_to_reload()?,
         Some(("doctor", flags)) => return examine(app, &host, flags, crds(), build),
         Some(("migrate", flags)) => rewrite(app, &host, flags, &crds())?,
+        Some(("plan", flags)) => return preview(app, &host, flags, build),
         Some((_, flags)) => serve(app, &host, flags, build)?,
         None => serve(app, &host, &flags, build)?,
     }
@@ -195,6 +210,28 @@ pub fn command(app: &'static App) -> Command {
                         ),
                 ),
         )
+        .subcommand(
+            Command::new("plan")
+                .about(
+                    "Print the requests that this version would send first for each object, and send none. Exit with 2 if the \
+                     plan is incomplete",
+                )
+                .arg(
+                    Arg::new(OUTPUT)
+                        .long(OUTPUT)
+                        .short('o')
+                        .value_name("FORMAT")
+                        .value_parser(TEXT_OR_JSON)
+                        .default_value("text")
+                        .help("Format of the plan; json has one object per line"),
+                )
+                .arg(
+                    Arg::new(CHECK)
+                        .long(CHECK)
+                        .action(ArgAction::SetTrue)
+                        .help("Exit with 1 if a request is needed"),
+                ),
+        )
         .subcommand(Command::new("migrate").about(
             "Rewrite every object in the stored version of its CustomResourceDefinition, and remove the other versions from \
              status.storedVersions",
@@ -258,6 +295,39 @@ fn examine<C: DeserializeOwned>(
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    })
+}
+
+/// Runs the command `plan`. The log contains errors only, such as that of a panic.
+fn preview<C: DeserializeOwned>(
+    app: &'static App,
+    host: &Host,
+    flags: &ArgMatches,
+    build: impl FnOnce(&mut Builder, C),
+) -> Result<ExitCode, Failure> {
+    let (config, settings) = config::load(app, flags, host.variables())?;
+    let part = settings.application();
+    let build = |builder: &mut Builder| build(builder, part);
+    let format = match flags.get_one::<String>(OUTPUT).map(String::as_str) {
+        Some("json") => plan::Format::Json,
+        _ => plan::Format::Text,
+    };
+    let log = config::Log {
+        level: "error".to_owned(),
+        ..config.log.clone()
+    };
+    telemetry::log_only(app, &log)?;
+    let runtime = RuntimeBuilder::new_current_thread().enable_all().build()?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let planned = plan::plan(app, host, &config, &settings, format, &mut out, build);
+    let planned = runtime.block_on(planned);
+    // Does not wait for a DNS lookup in a blocking thread.
+    runtime.shutdown_background();
+    let summary = planned?;
+    Ok(match summary.is_incomplete() {
+        true => ExitCode::from(INCOMPLETE),
+        false if summary.has_steps() && flags.get_flag(CHECK) => ExitCode::from(CHANGES),
+        false => ExitCode::SUCCESS,
     })
 }
 

@@ -68,7 +68,7 @@ impl Provider for Setting {
 
 impl Settings {
     /// Returns the lowest layer: the runtime's defaults, overridden by the application's defaults.
-    pub(super) fn defaults(app: &'static App) -> Self {
+    pub(crate) fn defaults(app: &'static App) -> Self {
         assert!(
             is_label(app.name) && app.name.starts_with(|c: char| c.is_ascii_lowercase()),
             "App::name must be a DNS-1123 label that begins with a letter, not {:?}",
@@ -156,6 +156,14 @@ impl Settings {
     pub fn application<T: DeserializeOwned>(&self) -> T {
         let part = self.merged.extract();
         part.expect("the application's type accepts each value that its rules allow")
+    }
+
+    /// Returns the effective value of the key of this name, without quotes. `None` if there is no such key, or if its value is
+    /// hidden.
+    pub(crate) fn shown(&self, name: &str) -> Option<String> {
+        let key = self.find(name)?;
+        let value = literal(&self.value(key)?);
+        (!key.rule.hides(&value)).then(|| self.plain(key))
     }
 
     fn find(&self, name: &str) -> Option<&'static Key> {

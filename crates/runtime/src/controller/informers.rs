@@ -78,10 +78,15 @@ impl<P: Primary> Informers<P> {
         })
     }
 
+    /// Whether only the referenced objects of a resource type are kept.
+    pub fn has_contents(&self) -> bool {
+        self.iter().any(Role::has_contents)
+    }
+
     /// Whether an object that `view` references exists, and its content has not been read yet. The read enqueues `view`.
     pub fn awaits_content(&self, key: &Key, view: &P) -> bool {
         // Most controllers have no such type: their references need not be computed.
-        self.iter().any(Role::has_contents)
+        self.has_contents()
             && self
                 .referenced(key, view)
                 .any(|(informer, to)| informer.awaits_content(key, &to))

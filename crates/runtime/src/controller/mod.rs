@@ -6,11 +6,13 @@
 
 pub(crate) mod builder;
 mod control;
+pub(crate) mod dry_run;
 mod event_handler;
 pub(crate) mod informers;
 pub(crate) mod metrics;
 pub(crate) mod object_reconciler;
 mod object_state;
+pub(crate) mod preview;
 pub(crate) mod queue;
 mod resync;
 pub(crate) mod single;

@@ -101,6 +101,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
             is_dry_run: false,
             has_changes: AtomicBool::new(false),
             steps: Mutex::default(),
+            errors: Mutex::default(),
         }
     }
 

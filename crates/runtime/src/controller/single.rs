@@ -15,6 +15,7 @@ use crate::{
     client::fence::term::Term,
     config::{environment::Host, settings::Config},
     controller::{
+        dry_run::DryRun,
         informers::Informers,
         metrics::{Instruments, observe_paused},
         object_reconciler::ObjectReconciler,
@@ -52,6 +53,15 @@ pub(crate) trait Controlled: Any + Send + Sync {
     fn kind(&self) -> &'static Kind;
 
     fn work_queue(&self) -> NamedQueue;
+
+    /// Returns the keys of the reconciled objects, sorted by namespace and name.
+    fn keys(&self) -> Vec<Key>;
+
+    /// Whether a reconcile waits for the content of a referenced object.
+    fn awaits_content(&self) -> bool;
+
+    /// Returns the requests that a reconcile of one object would send. `None` if the object does not exist.
+    fn dry_run(&self, key: &Key) -> Option<DryRun>;
 
     /// Returns the state of one object, or the reason if this replica does not have the object.
     fn object_state(&self, key: &Key) -> Result<ObjectWork, String>;
@@ -173,6 +183,29 @@ impl<R: Reconciler> Controlled for Controller<R> {
 
     fn work_queue(&self) -> NamedQueue {
         (self.name, self.inbox.work_queue.subscribe())
+    }
+
+    fn keys(&self) -> Vec<Key> {
+        let mut keys = self.work.primary.store().keys();
+        // Not by their texts: `-` precedes the slash, so `a-b/x` would precede `a/x`.
+        keys.sort_unstable_by(|one, other| {
+            let one = (one.namespace(), one.name());
+            one.cmp(&(other.namespace(), other.name()))
+        });
+        keys
+    }
+
+    fn awaits_content(&self) -> bool {
+        let (objects, informers) = (self.work.primary.store(), &self.work.informers);
+        informers.has_contents()
+            && objects.keys().iter().any(|key| {
+                let seen = objects.get(key).filter(|seen| !seen.is_paused());
+                seen.is_some_and(|seen| informers.awaits_content(key, &seen.view))
+            })
+    }
+
+    fn dry_run(&self, key: &Key) -> Option<DryRun> {
+        self.work.dry_run(key)
     }
 
     fn object_state(&self, key: &Key) -> Result<ObjectWork, String> {

@@ -8,14 +8,16 @@ use std::{
 use futures::future::BoxFuture;
 use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tracing::{debug, warn};
 
 use crate::{
     api::{
+        difference::changes::redacted,
         failure::Failure,
         key::Key,
-        object::{Cached, Primary},
+        kind::Kind,
+        object::{Cached, Primary, kind_of},
         reference::ObjectRef,
     },
     cache::store::{Snapshot, Store},
@@ -58,6 +60,8 @@ pub struct Context<'a, P: Primary> {
     pub(crate) has_changes: AtomicBool,
     /// Requests that a dry run would have sent.
     pub(crate) steps: Mutex<Vec<Step>>,
+    /// Errors of steps in a dry run, each with its step.
+    pub(crate) errors: Mutex<Vec<(String, ApiError)>>,
 }
 
 /// Context of a plan. Unlike a [`Context`], it can neither send an event nor enqueue an object.
@@ -191,6 +195,14 @@ pub struct Step {
     pub key: Key,
     /// The manifest or the patch, without preconditions. The name of the finalizer for an action `outside`.
     pub body: Value,
+    /// The fields that the store keeps of the object, for a `patch` or an `update`. Otherwise null.
+    pub actual: Value,
+    /// The field whose concurrent changes are [limited](crate::Apply::limited), and the setting with the limit. `None` unless
+    /// the patch changes the field.
+    pub limited: Option<(&'static str, &'static str)>,
+    /// The part of a patch without its [stamp](crate::Apply::stamp). Null for other requests.
+    pub(crate) compared: Value,
+    pub(crate) of: &'static Kind,
 }
 
 impl Step {
@@ -200,23 +212,16 @@ impl Step {
             kind: V::KIND.kind,
             key: key.clone(),
             body,
+            actual: Value::Null,
+            limited: None,
+            compared: Value::Null,
+            of: kind_of::<V>(),
         }
     }
 
     /// Returns the body without the values of a Secret.
-    fn redacted(&self) -> Value {
-        let mut body = self.body.clone();
-        if self.kind == "Secret" {
-            for field in ["data", "stringData"] {
-                let values = body.get_mut(field).and_then(Value::as_object_mut);
-                for value in values.into_iter().flat_map(Map::values_mut) {
-                    if !value.is_null() {
-                        *value = "<redacted>".into();
-                    }
-                }
-            }
-        }
-        body
+    pub(crate) fn redacted(&self) -> Value {
+        redacted(self.kind, &self.body)
     }
 }
 
@@ -308,6 +313,13 @@ impl<P: Primary> Context<'_, P> {
             return Err(ApiError::NotLeading);
         }
         Ok(())
+    }
+
+    /// Records an error of a step in a dry run.
+    pub(crate) fn note_error(&self, step: impl FnOnce() -> String, error: &ApiError) {
+        if self.is_dry_run {
+            self.errors.lock().push((step(), error.clone()));
+        }
     }
 
     /// Queues an event about the object.

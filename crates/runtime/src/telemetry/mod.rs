@@ -29,7 +29,7 @@ use opentelemetry_sdk::{
 };
 use tokio::{task::spawn_blocking, time::timeout};
 use tracing::{Level, Metadata, info, warn};
-use tracing_subscriber::{Layer as _, filter::filter_fn};
+use tracing_subscriber::{Layer as _, filter::filter_fn, layer::Identity};
 
 pub(crate) use self::export::Way;
 pub use self::{error::Error, log::LogLevel, metrics::Metrics};
@@ -42,7 +42,11 @@ use self::{
     },
     log::stderr,
 };
-use crate::config::{app::App, environment::Host, settings::Config};
+use crate::config::{
+    app::App,
+    environment::Host,
+    settings::{Config, Log},
+};
 
 /// Maximum duration of the final export.
 const FLUSH: Duration = Duration::from_secs(5);
@@ -59,6 +63,16 @@ pub(crate) fn ways(host: &Host, config: &Config) -> Result<Vec<Way>, Error> {
         &Env::new(host.variables()),
         config.telemetry.endpoint.as_ref(),
     )
+}
+
+/// Starts the log on standard error, without an export.
+///
+/// # Errors
+/// [`Error::Stderr`].
+pub(crate) fn log_only(app: &'static App, log: &Log) -> Result<(), Error> {
+    stderr::start().map_err(Error::Stderr)?;
+    log::start(app, log, Vec::new(), None::<Identity>);
+    Ok(())
 }
 
 /// The running telemetry: instruments, log level and export.

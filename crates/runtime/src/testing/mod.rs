@@ -47,7 +47,7 @@ pub fn snapshot<P: Primary, V: Cached>(object: Object<V>) -> Snapshot<V> {
 
 /// A reconciler whose stores have no watches. There is no election, and events are discarded.
 pub struct Harness<R: Reconciler> {
-    work: ObjectReconciler<R>,
+    pub(crate) work: ObjectReconciler<R>,
     enqueued: Enqueued,
     client: Client,
 }

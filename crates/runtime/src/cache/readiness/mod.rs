@@ -43,7 +43,7 @@ use self::{
     refusals::Refusals,
 };
 use crate::{
-    api::key::Key,
+    api::{key::Key, kind::Kind},
     client::fence::eligibility::Eligibility,
     config::backoff::Backoff,
     telemetry::{
@@ -262,6 +262,34 @@ impl Scopes {
         (!not_served.is_empty()).then(|| format!("not served: {not_served}"))
     }
 
+    /// Returns the watches that fail, or whose initial list is not complete.
+    pub fn unready(&self) -> Vec<Unready> {
+        let all = self.all.lock();
+        let unready = all.informers().filter_map(|(number, scope)| {
+            let state = &all.informers[number][scope];
+            (!state.synced || state.failure.is_some()).then(|| Unready {
+                kind: self.needs.watched[number],
+                namespace: state.namespace.clone(),
+                failure: state.failure.clone().map(|it| (it.reason, it.text)),
+                heard: state.heard,
+            })
+        });
+        unready.collect()
+    }
+
+    /// Returns the resource types with an object that was left out, because the code of its type panics.
+    pub fn partial(&self) -> Vec<Kind> {
+        let all = self.all.lock();
+        let informers = self.needs.watched.iter().zip(&all.informers);
+        let partial = informers.filter(|(_, scopes)| scopes.iter().any(|it| it.is_partial));
+        partial.map(|(kind, _)| *kind).collect()
+    }
+
+    /// Waits for a change of the state of a watch. Only for a program that does not [`supervise`](Self::supervise).
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
     /// Returns the state of each watch, in the order of [`informers`](Self::informers). `objects` contains the number of objects
     /// per resource type and scope.
     pub fn caches(&self, objects: &[Vec<usize>]) -> Vec<state::Cache> {
@@ -419,6 +447,16 @@ impl Scopes {
     }
 }
 
+/// A watch that fails, or whose initial list is not complete.
+pub struct Unready {
+    pub kind: Kind,
+    /// `None`: the whole cluster.
+    pub namespace: Option<String>,
+    pub failure: Option<(Reason, String)>,
+    /// Time of the API server's last message, or of the watch's creation.
+    pub heard: Instant,
+}
+
 /// Handle of the watch of one resource type in one scope. The watch reports its state through it.
 #[derive(Clone)]
 pub struct Status {
@@ -471,6 +509,11 @@ impl Status {
     /// Whether a cell needs this watch.
     fn serves(&self, cell: &Cell) -> bool {
         cell.uses.contains(&(self.informer, self.scope))
+    }
+
+    /// Records that an object was left out.
+    pub fn leaves_out(&self) {
+        self.set(|state| state.is_partial = true);
     }
 
     /// Records that the watch works.

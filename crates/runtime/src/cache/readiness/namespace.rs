@@ -203,6 +203,8 @@ pub(super) struct InformerState {
     pub heard: Instant,
     /// resourceVersion that the watch has reached. Empty until the end of the first list.
     pub version: String,
+    /// Whether an object was left out, because the code of its type panics.
+    pub is_partial: bool,
 }
 
 impl InformerState {
@@ -213,6 +215,7 @@ impl InformerState {
             failure: None,
             heard: Instant::now(),
             version: String::new(),
+            is_partial: false,
         }
     }
 }

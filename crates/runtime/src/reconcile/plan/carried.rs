@@ -79,12 +79,15 @@ impl Carried {
         match done {
             Ok(()) => {}
             Err(ApiError::NotLeading) if cx.is_dry_run => {}
-            Err(error) => self.errors.push(StepError {
-                step,
-                kind,
-                key: key.clone(),
-                error,
-            }),
+            Err(error) => {
+                cx.note_error(|| format!("{step} {kind} {key}"), &error);
+                self.errors.push(StepError {
+                    step,
+                    kind,
+                    key: key.clone(),
+                    error,
+                });
+            }
         }
     }
 }

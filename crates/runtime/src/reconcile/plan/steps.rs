@@ -12,7 +12,12 @@ use crate::{
         object::{Cached, Primary, kind_of},
     },
     cache::store::Snapshot,
-    reconcile::{context::Context, error::ApiError, plan::carried::Carried, writer::Writer},
+    reconcile::{
+        context::{Context, Step},
+        error::ApiError,
+        plan::carried::Carried,
+        writer::Writer,
+    },
     telemetry::trace,
 };
 
@@ -20,6 +25,13 @@ use crate::{
 type Keep = Box<dyn FnOnce() + Send>;
 type Take = Box<dyn Fn() -> Option<Keep> + Send + Sync>;
 type Doubt = Box<dyn Fn(&Value) -> bool + Send + Sync>;
+
+/// See [`Apply::limited`].
+struct Slots {
+    path: &'static str,
+    setting: &'static str,
+    take: Take,
+}
 
 /// An object to create or to change, with modifiers.
 pub struct Apply<P> {
@@ -30,7 +42,7 @@ pub struct Apply<P> {
     stamp: Value,
     comparison: Comparison,
     is_doubtful: Option<Doubt>,
-    slots: Option<(&'static str, Take)>,
+    slots: Option<Slots>,
     pub(super) until: Option<Box<dyn Condition<P>>>,
     pub(super) creates: bool,
     pub(super) changes: bool,
@@ -102,12 +114,20 @@ impl<P: Primary> Apply<P> {
     /// change. If it returns `None`, the change is sent without the field ([`Carried::is_held_back`]). Otherwise, the returned
     /// function is called after the object has changed, and dropped if the change fails. A create is not limited. A dry
     /// run does not call `take`.
+    ///
+    /// `setting` is the name of the setting with the limit. The command `plan` reports it, with the number of such changes.
     pub fn limited(
         &mut self,
         path: &'static str,
+        setting: &'static str,
         take: impl Fn() -> Option<Box<dyn FnOnce() + Send>> + Send + Sync + 'static,
     ) -> &mut Self {
-        self.slots = Some((path, Box::new(take)));
+        let take = Box::new(take);
+        self.slots = Some(Slots {
+            path,
+            setting,
+            take,
+        });
         self
     }
 
@@ -306,16 +326,19 @@ impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
                 return Ok(());
             };
             let (mut held_back, mut keep) = (None, None);
-            if let Some((path, take)) = &apply.slots
-                && !cx.is_dry_run
+            let mut limited = None;
+            if let Some(slots) = &apply.slots
                 && self.is_needed(cx, key, &found, &patch)
-                && let rest = without(patch.clone(), Some(path))
+                && let rest = without(patch.clone(), Some(slots.path))
                 && rest.as_ref() != Some(&patch)
             {
-                keep = take();
-                if keep.is_none() {
+                limited = Some((slots.path, slots.setting));
+                if !cx.is_dry_run {
+                    keep = (slots.take)();
+                }
+                if keep.is_none() && !cx.is_dry_run {
                     trace::decided("held back");
-                    (carried.is_held_back, held_back) = (true, Some(*path));
+                    (carried.is_held_back, held_back) = (true, Some(slots.path));
                     let Some(rest) = rest else {
                         return Ok(());
                     };
@@ -330,9 +353,14 @@ impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
                 }
                 trace::decided("patch");
             }
-            let sent = apply.stamped(&patch);
+            let step = Step {
+                actual,
+                limited,
+                compared: patch.clone(),
+                ..Step::of::<V>("patch", key, apply.stamped(&patch))
+            };
             let plan = |now: &V| apply.patch(&now.actual(), held_back);
-            let patched = self.patch(cx, key, &found, &patch, &sent, plan).await?;
+            let patched = self.patch(cx, &found, &patch, step, plan).await?;
             carried.left(key, &patched.actual);
             if patched.changed {
                 carried.is_changed = true;

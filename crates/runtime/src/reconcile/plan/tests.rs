@@ -486,6 +486,10 @@ fn a_step_does_not_show_the_values_of_a_secret() {
         kind,
         key: key("s"),
         body: body.clone(),
+        actual: json!({ "data": { "a": "b2xk" } }),
+        limited: None,
+        compared: Value::Null,
+        of: &Data::KIND,
     };
     assert_eq!(
         format!("{:?}", step("Secret")),
@@ -585,7 +589,7 @@ async fn a_change_of_a_field_is_limited() {
     let (server, harness) = harness(wish(&[]), move |it, _| {
         let (mut plan, slots, keep) = (Plan::new(), Arc::clone(&slots), Arc::clone(&keep));
         plan.apply(&it.maps, &key("m"), &data(json!({ "a": "1", "b": "1" })))
-            .limited("data.a", move || {
+            .limited("data.a", "slots", move || {
                 let keep = Arc::clone(&keep);
                 let is_free = slots.load(SeqCst) > 0;
                 is_free.then(|| -> Box<dyn FnOnce() + Send> {

@@ -7,10 +7,7 @@ use serde_json::json;
 
 use super::{Writer, based_on, status::wait_and_tell};
 use crate::{
-    api::{
-        failure::brief,
-        object::{Finalizable, Primary},
-    },
+    api::{failure::brief, object::Finalizable},
     cache::store::Snapshot,
     reconcile::{
         context::{Context, Step},
@@ -153,7 +150,7 @@ impl<P: Finalizable> Finalizer<P> {
     }
 }
 
-impl<P: Primary> Writer<P> {
+impl<P: Finalizable> Writer<P> {
     /// Replaces the finalizers with `finalizers`, which contain this `name` if `is_set`.
     async fn set_finalizers(
         &self,
@@ -166,7 +163,12 @@ impl<P: Primary> Writer<P> {
         let version = self.store.newest(key, seen);
         // The finalizers of other controllers are not part of the desired state.
         let asked = json!({ "metadata": { "finalizers": { name: is_set } } });
-        cx.check_dry_run(|| Step::of::<P>("patch", key, asked.clone()))?;
+        let lists = |all: &[&str]| json!({ "metadata": { "finalizers": all } });
+        let old: Vec<_> = seen.view.finalizers().iter().map(String::as_str).collect();
+        cx.check_dry_run(|| Step {
+            actual: lists(&old),
+            ..Step::of::<P>("patch", key, lists(finalizers))
+        })?;
         let asked = Desired::Fields(&asked);
         let wait = self.history.delay(key, cx.wanted_by(), asked, version);
         wait_and_tell(cx, wait, || format!("the finalizers {finalizers:?}"))?;

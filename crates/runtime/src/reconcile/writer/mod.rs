@@ -205,11 +205,8 @@ impl<V: Cached> Writer<V> {
     ) -> Result<Snapshot<V>, ApiError> {
         self.check_place(cx, key)?;
         cx.check_dry_run(|| {
-            Step::of::<V>(
-                "create",
-                key,
-                serde_json::to_value(body).unwrap_or_default(),
-            )
+            let body = serde_json::to_value(body).unwrap_or_default();
+            Step::of::<V>("create", key, self.labelled(body))
         })?;
         let asked = Desired::Present(cx.inputs);
         self.may_write(cx, key, asked, ABSENT, || "creation".to_owned())?;
@@ -244,20 +241,20 @@ impl<V: Cached> Writer<V> {
         stored.ok_or(ApiError::Conflict)
     }
 
-    /// Sends the patch `sent` of `seen`, if `fields` is [needed](Self::is_needed). Then calls `plan` with the response, to find
-    /// changes without effect. `sent` may have more fields, whose values vary: the records of earlier patches do not contain
-    /// them.
+    /// Sends the patch of `step`, which is based on `seen`, if `fields` is [needed](Self::is_needed). Then calls `plan` with the
+    /// response, to find changes without effect. The sent patch may have more fields, whose values vary: the records of earlier
+    /// patches do not contain them.
     ///
     /// Built-in resource types get a strategic merge patch, custom resources a merge patch.
     pub(crate) async fn patch<P: Primary>(
         &self,
         cx: &Context<'_, P>,
-        key: &Key,
         seen: &Snapshot<V>,
         fields: &Value,
-        sent: &Value,
+        step: Step,
         plan: impl Fn(&V) -> Option<Value>,
     ) -> Result<Patched<V>, ApiError> {
+        let key = &step.key;
         if !self.is_needed(cx, key, seen, fields) {
             return Ok(Patched {
                 actual: seen.clone(),
@@ -267,9 +264,9 @@ impl<V: Cached> Writer<V> {
         }
         self.check_place(cx, key)?;
         Self::check_owner(cx, key, seen)?;
-        cx.check_dry_run(|| Step::of::<V>("patch", key, sent.clone()))?;
+        cx.check_dry_run(|| step.clone())?;
         self.may_patch(cx, key, seen, fields)?;
-        let mut patch = sent.clone();
+        let mut patch = step.body;
         patch["metadata"]["uid"] = seen.view.uid().into();
         patch["metadata"]["resourceVersion"] = based_on(seen.version)?.into();
         let expectation = self.store.begin_write(key);

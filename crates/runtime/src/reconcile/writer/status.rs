@@ -70,9 +70,11 @@ impl<P: Primary> Writer<P> {
             // The status would not be the one after the steps.
             return Err(ApiError::NotLeading);
         }
-        let step = || Step::of::<P>("update", cx.key(), json!({ "status": status }));
-        cx.check_dry_run(step)?;
         let found = seen.view.status();
+        cx.check_dry_run(|| Step {
+            actual: json!({ "status": found }),
+            ..Step::of::<P>("update", cx.key(), json!({ "status": status }))
+        })?;
         let wait = (self.history).status_delay(cx.key(), cx.wanted_by(), status, found);
         wait_and_tell(cx, wait, || "changes of status".to_owned())
     }

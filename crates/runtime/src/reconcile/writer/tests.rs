@@ -34,7 +34,7 @@ use crate::{
     config::{app::tests::APP, environment::Host},
     controller::builder::ControllerBuilder,
     reconcile::{
-        context::{Detached, View},
+        context::{Detached, Step, View},
         plan::Plan,
         reconciler::{Action, Reconciler},
         writer::{disputes::AT_ONCE, finalizer::Finalizer},
@@ -125,7 +125,8 @@ impl<V: Cached> Writer<V> {
         let Some(patch) = plan(&actual) else {
             return Ok(actual);
         };
-        let patched = self.patch(cx, key, &actual, &patch, &patch, plan).await?;
+        let step = Step::of::<V>("patch", key, patch.clone());
+        let patched = self.patch(cx, &actual, &patch, step, plan).await?;
         patched.heeded(key)
     }
 }
@@ -345,9 +346,8 @@ async fn i5_an_object_of_another_controller_is_not_changed() {
     let cx = harness.context(&key, &seen);
     let actual = maps.store().get(&key).unwrap();
     let patch = plan("a")(&actual.view).unwrap();
-    let patched = maps
-        .patch(&cx, &key, &actual, &patch, &patch, plan("a"))
-        .await;
+    let step = Step::of::<Dependent<Data>>("patch", &key, patch.clone());
+    let patched = maps.patch(&cx, &actual, &patch, step, plan("a")).await;
     assert_eq!(patched.map(drop).unwrap_err(), foreign);
     let deleted = maps.delete(&cx, &key, &actual).await;
     assert_eq!(deleted.unwrap_err(), foreign);
@@ -1026,10 +1026,9 @@ async fn i6_two_no_op_plans_are_requested_once_each() {
         ] {
             let actual = maps.store().get(&key).unwrap();
             let plan = |_: &_| Some(patch.clone());
-            let patched = maps
-                .patch(&cx, &key, &actual, &patch, &patch, plan)
-                .await
-                .unwrap();
+            let step = Step::of::<Dependent<Data>>("patch", &key, patch.clone());
+            let patched = maps.patch(&cx, &actual, &patch, step, plan).await;
+            let patched = patched.unwrap();
             assert_eq!(patched.overruled, Some(patch));
         }
         assert_eq!(server.sent().len(), expected);
