@@ -108,6 +108,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "--object={}/{foo}",
     ),
     (
+        "cargo run --locked -- plan --config=config/foo-controller.toml",
+        "tests/process/plan.rs",
+        ".arg(\"plan\")",
+    ),
+    (
         "kubectl delete foos --all --all-namespaces --cascade=foreground",
         "tests/delivery/manifests/uninstall.rs",
         "sh_within(&cluster, &all, LIMIT)",
