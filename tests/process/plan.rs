@@ -292,7 +292,7 @@ async fn the_plan_has_all_controllers() {
         object(
             "Database",
             "a",
-            json!({ "class": class, "secret": "s", "backup": "s3://b" }),
+            json!({ "class": class, "password": { "name": "s" }, "backup": "s3://b" }),
         ),
         object("Backup", "own", json!({ "database": "a", "target": "t" })),
         json!({
