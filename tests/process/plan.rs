@@ -170,7 +170,7 @@ async fn an_upgrade_of_200_foos_is_planned_without_a_write() {
         .find(|(verb, _)| !matches!(*verb, "list" | "watch"));
     assert_eq!(other, None);
 
-    // Without a permission, nothing is planned.
+    // A missing permission ends the command without a plan.
     let nobody = kubeconfig_as(&cluster, &folder, "nobody");
     let refused = self::plan(&nobody, &[&this_one]).await;
     let line = |plural: &str| {
@@ -269,7 +269,7 @@ async fn a_missing_crd_ends_the_plan() {
     );
 }
 
-/// Three controllers, one of them of a cluster-scoped kind, in the order of their declaration.
+/// Three controllers, in the order of their declaration. One kind is cluster-scoped.
 #[tokio::test]
 async fn the_plan_has_all_controllers() {
     let (cluster, program) = (without_foos().await, example("several_kinds"));

@@ -72,7 +72,7 @@ impl Actors {
     }
 }
 
-/// Kinds that the garbage collector handles, beside those of CRDs.
+/// Built-in kinds that the garbage collector handles. It handles custom kinds as well.
 const COLLECTED: [Kind; 5] = [
     Kind::Deployment,
     Kind::Service,

@@ -136,7 +136,7 @@ pub fn users(plan: &mut Plan, heal: Time) {
             act(plan, milliseconds(at), request);
         }
     }
-    // What a Database needs is there at the end. Most pauses end.
+    // Classes and Secrets exist at the end. Most pauses end.
     let mut draw = Draws::new(plan.seed, "repairs of databases");
     let later = |draw: &mut Draws| heal + milliseconds(draw.between(15_000, 40_000));
     for number in 0..SECRETS {
@@ -237,7 +237,7 @@ fn deed(draw: &mut Draws) -> Vec<Request> {
     vec![request]
 }
 
-/// Returns the paths of all reconciled objects, except for those that the operator creates.
+/// Returns the paths of all Databases and classes.
 fn primaries() -> impl Iterator<Item = String> {
     let databases = (0..DATABASES).map(database_path);
     databases.chain((0..CLASSES).map(class_path))

@@ -63,7 +63,7 @@ impl Plan {
         Self::of(Program::Foo, seed)
     }
 
-    /// Draws the plan of this seed for one of the operators.
+    /// Draws the plan of this seed for this operator.
     pub fn of(program: Program, seed: u64) -> Self {
         let settings = settings(&mut Draws::new(seed, "settings"));
         let mut shape = Draws::new(seed, "shape");

@@ -56,7 +56,7 @@ impl Owners {
         self.kinds.write().push(kind_of::<V>());
     }
 
-    /// Returns the control of an object. Of an object that is not reconciled, only its grant.
+    /// Returns the control of an object. If the object is not reconciled, only its grant.
     fn control<V: Cached>(&self, annotations: Vec<Annotation>) -> Option<Arc<Control>> {
         if annotations.is_empty() {
             return None;

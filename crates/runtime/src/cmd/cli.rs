@@ -298,7 +298,7 @@ fn examine<C: DeserializeOwned>(
     })
 }
 
-/// Runs the command `plan`. The log contains errors only, such as that of a panic.
+/// Runs the command `plan`. The log contains errors only, such as a panic.
 fn preview<C: DeserializeOwned>(
     app: &'static App,
     host: &Host,

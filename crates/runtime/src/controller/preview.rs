@@ -93,8 +93,8 @@ impl Preview {
     /// stores stay as they are. Contents that are not read within the time limits remain missing.
     ///
     /// # Errors
-    /// The watches without a complete list, if each of them lacks a permission, credentials or its resource type, or if one of
-    /// them has been `silent` for this time, or if the lists take longer than `limit`.
+    /// The watches without a complete list, if each of them lacks a permission, credentials or its resource type, or if a
+    /// watch has been `silent` for this time, or if the lists take longer than `limit`.
     pub async fn synced(&mut self, silent: Duration, limit: Duration) -> Result<(), Vec<Unready>> {
         let begun = Instant::now();
         let mut listed = None;

@@ -18,8 +18,8 @@ pub(super) const TRIGGER: &str = "trigger";
 /// Enqueues objects of one reconciled resource type, for a reason that no watch reports, such as a change outside the cluster.
 /// [`Builder::trigger`](crate::Builder::trigger) returns it.
 ///
-/// While this replica does not lead, nothing is enqueued. The next term plans every object, also those that were up to date when
-/// the trigger was called.
+/// While this replica does not lead, nothing is enqueued. The next term plans every object, even if it was up to date before the
+/// call.
 pub struct Trigger<P> {
     inbox: Inbox,
     reconciled: PhantomData<fn() -> P>,

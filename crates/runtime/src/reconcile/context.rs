@@ -125,14 +125,14 @@ impl<P: Primary> View<'_, P> {
     /// | in another namespace, otherwise | [`ApiError::NotGranted`] |
     ///
     /// The annotation is a list of namespaces, separated by commas, for example `team-a,team-b`; `<group>` is the API group of the
-    /// [`App`](crate::App). So whoever may change an object decides who reads it, as by a [ReferenceGrant] of the Gateway API. A
-    /// withdrawn grant enqueues the reconciled object, whose plan then fails. The results of its former plans stay.
+    /// [`App`](crate::App). So the users with the permission to change an object decide about its readers, as by a [ReferenceGrant] of
+    /// the Gateway API. A withdrawn grant enqueues the reconciled object, whose plan then fails. The results of its former plans stay.
     ///
     /// A missing object, a missing grant and a namespace that is not watched are the same error with the same text. Changes of an
     /// object without a grant neither enqueue the reconciled object nor delay it. So a spec cannot find out which objects exist in
     /// other namespaces. This does not hold for [`Store::get`], which checks nothing: do not call it with a key from a spec.
     ///
-    /// The reference of a cluster-scoped object needs no grant: whoever may write that has permissions for the whole cluster. It
+    /// The reference of a cluster-scoped object needs no grant: its writers have permissions for the whole cluster. It
     /// needs a namespace.
     ///
     /// ```
@@ -173,7 +173,7 @@ impl<P: Primary> View<'_, P> {
         let found = store.get(&key);
         let granted = found.filter(|it| it.may_be_read_by(from, &key));
         granted.ok_or_else(|| {
-            // The same words whichever it is.
+            // Each cause has the same text.
             ApiError::NotGranted(format!(
                 "no access to {} {key}: it does not exist, its namespace is not watched, or its annotation {} does not contain {}",
                 V::KIND.kind,

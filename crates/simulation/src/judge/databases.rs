@@ -1,4 +1,4 @@
-//! The operator of three kinds: what its objects are at the end, and that its kinds share their watches.
+//! The operator of three kinds: its desired state, its pauses, and the watches that its kinds share.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -246,7 +246,7 @@ pub fn share_watches(case: &Case, found: &mut Vec<Violation>) {
     }));
 }
 
-/// From the condition Paused to the end of the pause, replicas write neither the object nor what it controls.
+/// From the condition Paused to the end of the pause, replicas write neither the object nor its dependents.
 pub fn pauses_hold(case: &Case, found: &mut Vec<Violation>) {
     // The objects whose pause is reported, by UID, with the time of the report.
     let mut paused = BTreeMap::<String, Duration>::new();
@@ -264,7 +264,7 @@ pub fn pauses_hold(case: &Case, found: &mut Vec<Violation>) {
             && call.begun > *since
         {
             found.push(Violation {
-                invariant: "I17",
+                invariant: "I18",
                 at: made(revision),
                 object: named(&revision.key),
                 what: format!("written by {} during a pause since {since:?}", call.who),

@@ -47,7 +47,7 @@ fn has_labels(labels: &Value) -> bool {
     labels.as_object().is_some_and(|all| !all.is_empty())
 }
 
-/// A Job without labels has those of its pods.
+/// A Job without labels has the labels of its pods.
 pub fn fill_labels(object: &mut Value) {
     let labels = &object["spec"]["template"]["metadata"]["labels"];
     if has_labels(labels) && !has_labels(&object["metadata"]["labels"]) {
@@ -64,7 +64,7 @@ pub fn stores_labels(object: &Value) -> bool {
 
 /// Selects the pods of a new Job by its UID.
 pub fn prepare_new(object: &mut Value) {
-    // The default labels and those of the pods are one map in the API server's memory.
+    // The default labels and the labels of the pods are the same map in the API server's memory.
     let labels = &object["spec"]["template"]["metadata"]["labels"];
     let is_shared = has_labels(labels) && !has_labels(&object["metadata"]["labels"]);
     let metadata = &object["metadata"];

@@ -1,4 +1,4 @@
-//! Kinds of objects: those that are compiled into the API server, and those of CRDs.
+//! Kinds of objects: built into the API server, or defined by a CRD.
 
 use std::{
     cmp::Ordering,
@@ -70,7 +70,7 @@ impl Ord for CustomKind {
     }
 }
 
-/// Kinds of all CRDs of this process. A kind is a few words, and the CRDs of tests are few.
+/// Kinds of all CRDs of this process. They are never freed: they are small, and tests have few CRDs.
 static KNOWN: Mutex<Vec<&'static CustomKind>> = Mutex::new(Vec::new());
 
 /// Differences between kinds.
@@ -88,7 +88,7 @@ pub struct Info {
 }
 
 impl Kind {
-    /// Served kinds, except those of CRDs.
+    /// Served kinds that are built in.
     pub const BUILT_IN: [Self; 9] = [
         Self::Namespace,
         Self::ServiceAccount,

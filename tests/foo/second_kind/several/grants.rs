@@ -105,7 +105,7 @@ async fn a_secret_of_another_namespace_needs_a_grant() {
     let second = world.arguments("main", &first).await;
     assert_read(&cluster, &["password", "password"]).await;
 
-    // What was applied stays, and nothing later is applied.
+    // Earlier writes stay, and no later content is applied.
     put(&in_vault, "password", "second", None).await;
     world.databases.has_reason("main", "NotGranted").await;
     put(&in_vault, "password", "third", None).await;

@@ -14,7 +14,7 @@ use crate::api::{
 /// Stands for a value of a Secret.
 const REDACTED: &str = "<redacted>";
 
-/// kubectl's copy of a manifest. That of a Secret contains its values.
+/// kubectl's copy of a manifest. The copy of a Secret contains its values.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// A changed field. A field without an old value is new, and a field without a new value is removed.
@@ -139,7 +139,7 @@ fn patched(
     }
 }
 
-/// Returns the rules of a member. `depth` is that of the object.
+/// Returns the rules of a member. `depth` is the object's.
 fn member(field: Option<Field>, name: &str, depth: usize) -> Option<Field> {
     if depth == 0 && name == "metadata" {
         return Some(Field::Object(&OBJECT_META));

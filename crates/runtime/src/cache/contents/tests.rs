@@ -94,7 +94,7 @@ fn granted(name: &str, version: u64, grant: Option<&str>) -> Value {
                           "annotations": annotations } })
 }
 
-/// Returns the key of a Child. Those whose name begins with `other` are in another namespace than the Parents.
+/// Returns the key of a Child. If its name begins with `other`, it is in another namespace than the Parents.
 fn key(name: &str) -> Key {
     let namespace = if name.starts_with("other") {
         "other"

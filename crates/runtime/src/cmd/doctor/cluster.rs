@@ -92,7 +92,7 @@ pub fn unreadable(what: &str, error: &kube::Error) -> Verdict {
     }
 }
 
-/// Returns the served namespaces, the controller's own, and that of the events about cluster-scoped objects.
+/// Returns the served namespaces, the controller's own, and the namespace of events about cluster-scoped objects.
 ///
 /// # Errors
 /// The list failed or is forbidden.

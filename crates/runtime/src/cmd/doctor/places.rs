@@ -32,7 +32,7 @@ pub(super) struct Place<'a> {
 enum Writes {
     Namespaced,
     ClusterScoped,
-    /// Only those of events.
+    /// Only writes of events.
     Events,
 }
 

@@ -38,7 +38,7 @@ const LIMIT: Duration = Duration::from_mins(10);
 pub enum Error {
     #[error(transparent)]
     Run(#[from] run::Error),
-    /// One line for each watch that has no complete list.
+    /// A line for each watch that has no complete list.
     #[error("{}", .0.join("\n"))]
     NotSynced(Vec<String>),
     /// The log has the names of the objects.
@@ -53,7 +53,7 @@ pub enum Error {
 pub enum Format {
     /// For people.
     Text,
-    /// One JSON object per line: one for each object of the plan, and last the summary.
+    /// A JSON object in each line: for each object of the plan, and last the summary.
     Json,
 }
 

@@ -158,7 +158,7 @@ These are the first requests. The plan contains neither the statuses after them 
     assert!(summary.has_steps() && summary.is_incomplete());
 }
 
-/// One line for each object that is not up to date, and last the summary.
+/// A line for each object that is not up to date, and last the summary.
 #[test]
 fn the_json_has_a_line_for_each_object() {
     let (text, _) = output(Format::Json, plans());
@@ -199,7 +199,7 @@ fn a_plan_without_steps_is_two_lines() {
     assert!(!summary.has_steps() && !summary.is_incomplete());
 }
 
-/// Of a long text, only the changed lines are shown.
+/// A long text is shown by its changed lines.
 #[test]
 fn a_text_of_several_lines_is_compared_by_line() {
     let file = |port: &str| json!({ "data": { "f": format!("# file\nlisten {port}\nend\n") } });
@@ -220,7 +220,7 @@ fn a_text_of_several_lines_is_compared_by_line() {
     assert!(text.starts_with(block), "{text}");
 }
 
-/// The line of a watch names the resource type and the namespace, and what to do.
+/// The line of a watch names the resource type and the namespace, and the remedy.
 #[tokio::test]
 async fn a_watch_that_fails_has_a_line() {
     let unready = |failure: Option<(Reason, &str)>| Unready {

@@ -10,7 +10,7 @@ use crate::{
     reconcile::context::Step,
 };
 
-/// Writes the block of an object. One without a step and a problem has none.
+/// Writes the block of an object. An object without a step and a problem has none.
 pub fn object(out: &mut impl Write, object: &Object<'_>) -> io::Result<()> {
     let Object {
         kind, key, plan, ..
@@ -101,7 +101,7 @@ fn field(out: &mut impl Write, Change { path, old, new }: &Change) -> io::Result
     }
 }
 
-/// Returns the lines between the common start and the common end of two texts: the old ones with `-`, the new ones with `+`.
+/// Returns the lines between the common start and the common end of two texts: old lines with `-`, new lines with `+`.
 fn lines<'a>(old: &'a str, new: &'a str) -> Vec<(char, &'a str)> {
     let (old, new): (Vec<_>, Vec<_>) = (old.split('\n').collect(), new.split('\n').collect());
     let same = |(one, other): &(&&str, &&str)| one == other;

@@ -69,8 +69,8 @@ async fn a_trigger_reconciles() {
     assert_eq!(attempts(), before + 1, "a standby");
 }
 
-/// What was up to date before a trigger may not be so after it. The next term plans it again, although no watch has reported
-/// a change, and so does the next resync.
+/// An object that was up to date before a trigger may need a change after it. The next term plans it again, although no watch
+/// has reported a change, and so does the next resync.
 #[tokio::test(start_paused = true)]
 async fn a_trigger_between_two_terms_is_not_lost() {
     type Call = fn(&Trigger<Custom<Job>>);

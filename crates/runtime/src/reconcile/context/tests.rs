@@ -41,7 +41,7 @@ impl Spec for Tenant {
     }
 }
 
-/// The same for the whole cluster.
+/// Has the same spec, and is cluster-scoped.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 struct Landlord {
     password: ObjectRef,
@@ -153,7 +153,7 @@ fn secrets_in(scopes: &[Option<String>], group: &'static str) -> Store<Dependent
     Store::new(scopes, Owners::new(group))
 }
 
-/// A spec cannot distinguish a missing object from one without a grant, or from one that is not watched.
+/// A spec cannot distinguish a missing object from an object without a grant, or from an unwatched object.
 #[tokio::test]
 async fn a_missing_object_and_a_missing_grant_are_the_same_error() {
     let harness = tenants();
@@ -232,7 +232,7 @@ async fn an_object_of_the_same_namespace_needs_no_grant() {
     }
 }
 
-/// Whoever writes a cluster-scoped object has permissions for the cluster, so the error may be specific.
+/// The writers of a cluster-scoped object have permissions for the cluster, so the error may be specific.
 #[tokio::test]
 async fn a_cluster_scoped_object_needs_no_grant_but_a_namespace() {
     let harness = landlords();
@@ -276,7 +276,7 @@ async fn a_requirement_has_the_scope_of_its_type() {
     }
 }
 
-/// One change of the world of the property below.
+/// A change of the world of the property below.
 #[derive(Clone, Debug)]
 enum Move {
     /// Creates or changes a Secret, with or without a grant, and with a content of its own.
@@ -313,10 +313,10 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// At any time, the plan sees the content of the referenced object if and only if the store has it with a grant, and whoever
-    /// reads the status learns nothing else.
+    /// At any time, the plan sees the content of the referenced object if and only if the store has it with a grant. The
+    /// readers of the status learn nothing else.
     #[test]
     fn a_plan_sees_no_content_without_a_grant(moves in moves()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -178,7 +178,7 @@ async fn a_read_that_waits_needs_its_grant_until_it_is_sent() {
     assert_eq!(world.server.read(), names[..CONCURRENCY]);
 }
 
-/// The content was read with a later grant than that of the metadata.
+/// The content was read with a later grant than the metadata has.
 #[tokio::test(start_paused = true)]
 async fn a_withdrawal_is_compared_with_the_content_too() {
     let world = World::synced().await;
@@ -195,7 +195,7 @@ async fn a_withdrawal_is_compared_with_the_content_too() {
     );
 }
 
-/// One change of the property below.
+/// A change of the property below.
 #[derive(Clone, Debug)]
 enum Move {
     /// Changes the object, with this grant.
@@ -206,7 +206,7 @@ enum Move {
     List,
     /// The Parent in this namespace refers to the object, or to another one.
     Refer(&'static str, bool),
-    /// Time passes, in which reads are sent and answered.
+    /// Time passes. Meanwhile reads are sent and answered.
     Wait(u64),
 }
 
@@ -227,7 +227,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// No content without a grant: no read is sent while no grant since the newest metadata lets a Parent read the object, and the
-    /// store lets nobody read it against the newest metadata.
+    /// store lets no Parent read it against the newest metadata.
     #[test]
     fn no_content_is_read_or_kept_without_a_grant(moves in moves()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
@@ -240,7 +240,7 @@ async fn no_content_without_a_grant(moves: Vec<Move>) -> Result<(), TestCaseErro
     let may_read = |from: &str, grant: Option<&str>| {
         grant.is_some_and(|grant| grant == "*" || grant.split(',').any(|it| it == from))
     };
-    // The object of the API server, the one that the watch has delivered, and the referring Parents.
+    // The object of the API server, the object as the watch has delivered it, and the referring Parents.
     let (mut stored, mut delivered) = (None, None);
     // The grant that the watch has delivered, and the later ones: a read shows them earlier than the watch.
     let mut grants = Vec::new();
