@@ -332,10 +332,15 @@ impl<V: Cached> Contents<V> {
                 return Ok(self.removed(key, Some(&known)));
             }
         }
+        // An object that waited for the content may not be granted it any more.
         let apply = |object| {
-            catch(&V::KIND, "PartialEq::eq", || {
+            let change = catch(&V::KIND, "PartialEq::eq", || {
                 self.store.apply(scope, object)
-            })
+            })?;
+            Ok(change.map(|change| Change {
+                awaited: known.control.clone(),
+                ..change
+            }))
         };
         read.and_then(apply).or_else(|panicked| {
             if state.left_out.len() < NAMED && state.left_out.insert(key.clone()) {
@@ -349,15 +354,18 @@ impl<V: Cached> Contents<V> {
     /// Removes an object that was `known`. Returns a change also if its content is not in the store: objects that may read it may
     /// wait for it.
     fn removed(&self, key: &Key, known: Option<&Known>) -> Option<Change<V>> {
-        self.store.remove(key).or_else(|| {
+        let awaited = known.and_then(|known| known.control.clone());
+        let Some(change) = self.store.remove(key) else {
             let is_awaited = self.is_readable(key, known?.control.as_deref());
-            is_awaited.then(|| Change {
+            return is_awaited.then(|| Change {
                 key: key.clone(),
                 old: None,
                 new: None,
                 is_touch: false,
-            })
-        })
+                awaited,
+            });
+        };
+        Some(Change { awaited, ..change })
     }
 }
 

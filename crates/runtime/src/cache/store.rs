@@ -223,16 +223,18 @@ pub struct Change<V> {
     /// Whether only parts differ that the store does not keep, such as labels and most annotations. False if a retry may wait for
     /// this change: see `Store::apply`.
     pub is_touch: bool,
+    /// The control of the metadata, whose readers waited for the content until this change. For
+    /// [`referenced_only`](crate::Select::referenced_only).
+    pub(crate) awaited: Option<Arc<Control>>,
 }
 
 impl<V> Change<V> {
     /// Returns whether the object `from`, which refers to the changed object, may learn of the change. Otherwise, the changes of an
     /// object without a grant would be visible by the delays that they cause.
     pub fn may_be_seen_by(&self, from: &Key) -> bool {
-        let objects = [&self.old, &self.new].into_iter().flatten();
-        let mut objects = objects.peekable();
-        // The object was granted, and its content was not read: `Contents` reports no other such change.
-        objects.peek().is_none() || objects.any(|it| it.may_be_read_by(from, &self.key))
+        let mut objects = [&self.old, &self.new].into_iter().flatten();
+        objects.any(|it| it.may_be_read_by(from, &self.key))
+            || may_read(from, &self.key, self.awaited.as_deref())
     }
 }
 
@@ -618,6 +620,7 @@ impl<V: Cached> Store<V> {
                 old,
                 new: Some(new.clone()),
                 is_touch: is_same && !is_awaited,
+                awaited: None,
             };
             others(by, &change);
         }
@@ -657,6 +660,7 @@ impl<V: Cached> Store<V> {
             old,
             new: Some(new),
             is_touch: !is_other,
+            awaited: None,
         })
     }
 
@@ -842,6 +846,7 @@ impl<V: Cached> State<V> {
             old: Some(old),
             new: None,
             is_touch: false,
+            awaited: None,
         })
     }
 

@@ -74,7 +74,8 @@ impl<P: Primary> EventHandler<P> {
         }
         let is_rollout_update = match (&change.old, &change.new) {
             (Some(old), Some(new)) => {
-                old.owner == new.owner && is_rollout_update(&change.key, &**old, &**new)
+                let is_same = old.owner == new.owner && old.control == new.control;
+                is_same && is_rollout_update(&change.key, &**old, &**new)
             }
             _ => false,
         };
@@ -297,6 +298,7 @@ mod tests {
                 old,
                 new,
                 is_touch: false,
+                awaited: None,
             };
             assert_eq!(asks_for_the_same(&change), expected, "{change:?}");
         }

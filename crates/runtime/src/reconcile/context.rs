@@ -18,7 +18,7 @@ use crate::{
         key::Key,
         kind::Kind,
         object::{Cached, Primary, kind_of},
-        reference::ObjectRef,
+        reference::{ObjectRef, References},
     },
     cache::store::{Snapshot, Store},
     config::environment::Host,
@@ -148,6 +148,9 @@ impl<P: Primary> View<'_, P> {
     /// }
     /// ```
     ///
+    /// # Panics
+    /// If the object is of another namespace, and is not one of the [references](Cached::references).
+    ///
     /// # Errors
     ///
     /// - [`ApiError::NotGranted`].
@@ -160,6 +163,7 @@ impl<P: Primary> View<'_, P> {
         store: &Store<V>,
         reference: &ObjectRef,
     ) -> Result<Snapshot<V>, ApiError> {
+        const { assert!(!V::KIND.is_cluster_scoped(), "use require") };
         let from = self.key();
         let key = reference
             .key(from)
@@ -167,6 +171,14 @@ impl<P: Primary> View<'_, P> {
         if from.is_cluster_scoped() || key.namespace() == from.namespace() {
             return self.require(store, &key);
         }
+        let references = References::of(from, &*self.0.seen.view);
+        assert!(
+            references
+                .iter()
+                .any(|(kind, to)| kind.is_same(&V::KIND) && *to == key),
+            "the references of {from} lack {} {key}: its changes would not enqueue it",
+            V::KIND.kind
+        );
         if store.is_unlisted(&key) {
             return Err(ApiError::NotListed(key.namespace().to_owned()));
         }
@@ -175,7 +187,7 @@ impl<P: Primary> View<'_, P> {
         granted.ok_or_else(|| {
             // Each cause has the same text.
             ApiError::NotGranted(format!(
-                "no access to {} {key}: it does not exist, its namespace is not watched, or its annotation {} does not contain {}",
+                "no access to {} {key}: it does not exist, it is not watched, or its annotation {} does not contain {}",
                 V::KIND.kind,
                 store.grant_annotation(),
                 from.namespace()

@@ -113,6 +113,8 @@ struct World {
     contents: Arc<Contents<Child>>,
     heads: Heads<Child, Handler>,
     changes: Arc<Mutex<Vec<Key>>>,
+    /// The namespaces n and m, for each change that Parents there may see.
+    seen_from: Arc<Mutex<Vec<&'static str>>>,
     scopes: Arc<Scopes>,
     task: JoinHandle<()>,
 }
@@ -145,10 +147,15 @@ impl World {
         let status = scopes.informer(0, 0);
         let changes = Arc::<Mutex<Vec<Key>>>::default();
         let noted = Arc::clone(&changes);
+        let seen_from = Arc::<Mutex<Vec<_>>>::default();
+        let seen = Arc::clone(&seen_from);
         let stored = Arc::clone(&store);
         let handle = move |change: Change<Child>| {
             // Handlers see the content.
             assert_eq!(change.new.is_some(), stored.get(&change.key).is_some());
+            let from = ["n", "m"].into_iter();
+            let from = from.filter(|from| change.may_be_seen_by(&Key::new(from, "p")));
+            seen.lock().extend(from);
             noted.lock().push(change.key);
         };
         let shared = Arc::new(ClientContext {
@@ -169,6 +176,7 @@ impl World {
             contents,
             heads,
             changes,
+            seen_from,
             scopes,
             task,
         }

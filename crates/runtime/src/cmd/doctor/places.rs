@@ -92,8 +92,8 @@ pub(super) async fn served(doctor: &Doctor) -> Result<Vec<Place<'_>>, Verdict> {
 
 /// Returns whether these places are all served namespaces, or include the cluster.
 pub(super) fn are_broad(places: &[&str], served: &[Place<'_>]) -> bool {
-    let namespaces = served.iter().filter(|it| it.writes == Writes::Namespaced);
-    places.contains(&CLUSTER) || places.len() >= namespaces.count()
+    let mut namespaces = served.iter().filter(|it| it.writes == Writes::Namespaced);
+    places.contains(&CLUSTER) || namespaces.all(|it| places.contains(&it.name))
 }
 
 /// The writes that a webhook or a policy matches.

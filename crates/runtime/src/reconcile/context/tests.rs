@@ -185,7 +185,7 @@ async fn a_missing_object_and_a_missing_grant_are_the_same_error() {
         );
         assert_eq!(
             error.to_string(),
-            "no access to Secret other/s: it does not exist, its namespace is not watched, or its annotation \
+            "no access to Secret other/s: it does not exist, it is not watched, or its annotation \
              example.com/grant-to does not contain n"
         );
     }

@@ -88,6 +88,25 @@ async fn a_withdrawn_grant_removes_the_content() {
     assert_eq!(world.stored("other"), Some(12));
 }
 
+/// The response of the read no longer grants the content to one of the Parents that wait for it. That Parent learns of it as well.
+/// A Parent that never had a grant learns nothing.
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_the_response_lacks_ends_the_wait() {
+    let world = World::synced().await;
+    let reader = "{metadata: {name: r, namespace: m, uid: u, resourceVersion: '2'}, spec: {child: other/other}}";
+    world.parents.apply(0, object(reader)).unwrap();
+    for (version, before, expected) in [(7, "n,m", vec!["n", "m"]), (17, "m", vec!["m"])] {
+        world.heads.delete(&key("other"), version - 1);
+        world.seen_from.lock().clear();
+        world.put("other", version, Some(before));
+        world.parent("p", "other", version + 1);
+        world.serve("other", version + 2, Some("m"));
+        world.settle().await;
+        assert_eq!(world.stored("other"), Some(version + 2));
+        assert_eq!(*world.seen_from.lock(), expected);
+    }
+}
+
 /// A Parent that waits for the content learns that it has lost the grant.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_is_withdrawn_during_the_read_ends_the_wait() {
