@@ -3,8 +3,10 @@
 //!
 //! The first example is an operator of another resource type (`second_kind`), with a finalizer and a Secret that it reads. The
 //! second example is kube's own `Controller`, which uses only the runtime's election and fenced client (`kube_controller`). The
-//! third one, `several_kinds`, is in the folder.
+//! third one, `several_kinds`, is in the folder. So is the fourth one, an operator with a kind that may not be installed
+//! (`optional_kind`).
 
+mod optional;
 mod several;
 
 use std::{

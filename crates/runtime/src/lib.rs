@@ -178,7 +178,7 @@
 //! - The store shows a deletion only after the watch delivers it. During a relist, it shows the result of a write only when the
 //!   list or the watch delivers it.
 //! - A resync skips an object that was up to date before, unless it or an object that it refers to has changed since.
-//! - State that no watch reports needs [`Action::After`].
+//! - State that no watch reports needs [`Action::After`], or a [live read](View::live) that the plan repeats.
 //! - A patch or status without effect is sent again after a relist, because the schema may have changed.
 //!
 //! There is **no** protection against a desired state that differs each time: such a reconciler writes each time. Derive the
@@ -190,7 +190,9 @@
 //!   it, leader or not. [`Builder::select`] limits the objects, [`Exists`] keeps no field of them, and
 //!   [`Select::referenced_only`] keeps about 0.1 KiB of each object that is not referenced.
 //! - Requests: the writes, and a renewal of the Lease every `retry_period`. Watches: one for each watched resource type and
-//!   configured namespace, or for all namespaces. A standby also watches the Lease. Each is reopened after 290 s.
+//!   configured namespace, or for all namespaces, and one for the CRD of each
+//!   [optional](ControllerBuilder::if_installed) type. A standby also watches the Lease. Each is reopened after 290 s. While an
+//!   optional type is missing, its list is tried every 5 minutes.
 //! - Idle requests: the renewals and watches. [`http.metrics_auth`](config::Http::metrics_auth) adds reviews of the tokens of
 //!   scrapers. A resync without work sends none.
 //! - CPU: one thread. While a reconcile waits for a response, others run. While it computes, all others wait.
@@ -245,12 +247,13 @@ pub use config::{app::App, environment::Host, settings::Config};
 pub use controller::Controllers;
 pub use controller::{
     TaskExited,
-    builder::{Builder, ControllerBuilder},
+    builder::{Builder, ControllerBuilder, if_installed::IfInstalled},
     trigger::Trigger,
 };
 pub use reconcile::{
     context::{Context, Step, View},
     error::ApiError,
+    live::Live,
     plan::{Apply, Carried, Delete, Plan, StepError},
     reconciler::{Action, Outcome, Reconciler},
     writer::{Writer, finalizer::Finalizer, owner_reference},

@@ -43,6 +43,22 @@ pub fn retry_after(error: &kube::Error) -> Option<Duration> {
     is_requested.then(|| Duration::from_secs(seconds.into()).min(MAX_RETRY_AFTER))
 }
 
+/// Returns whether the API server does not serve the resource type: its CRD is missing or terminating. The response about a
+/// missing object contains the object's name.
+///
+/// The API server rejects a create while it deletes the objects of a terminating CRD: `customresource_handler.go` in
+/// `k8s.io/apiextensions-apiserver`.
+pub(crate) fn is_not_installed(status: &Status) -> bool {
+    let name = status.details.as_ref().map_or("", |details| &details.name);
+    match status.code {
+        404 => name.is_empty(),
+        405 => status
+            .message
+            .ends_with("not allowed while custom resource definition is terminating"),
+        _ => false,
+    }
+}
+
 /// Returns whether the namespace is terminating or deleted.
 pub(crate) fn is_terminating(status: &Status) -> bool {
     let details = status.details.as_ref();

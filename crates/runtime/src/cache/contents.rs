@@ -474,6 +474,9 @@ impl<V: Cached, F: Fn(Change<V>) + Send> Target<Head<V>> for Heads<V, F> {
         wake.notify_one();
         false
     }
+
+    /// An optional type has no such contents.
+    fn vanish(&self) {}
 }
 
 #[cfg(test)]

@@ -2,7 +2,9 @@
 
 pub(crate) mod contents;
 pub mod index;
+pub(crate) mod live;
 mod outage;
+pub(crate) mod presence;
 pub(crate) mod readiness;
 pub mod store;
 pub(crate) mod target;

@@ -14,16 +14,16 @@ use crate::{
         namespace::{NamespaceName, Reason},
     },
     client::context::ClientContext,
-    config::{app::App, backoff::Backoff},
+    config::{app::App, backoff::Backoff, environment::Host},
     telemetry::{health::Heartbeat, log::log_once::OutageLog},
 };
 
 /// Longest delay between two attempts. It also limits how late the installation of a CRD is noticed.
-const MIN_PAUSE: Duration = Duration::from_millis(100);
+pub(super) const MIN_PAUSE: Duration = Duration::from_millis(100);
 pub(super) const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// Jitter of a delay, as a ratio.
-const SPREAD: f64 = 0.2;
+pub(super) const SPREAD: f64 = 0.2;
 
 /// An outage ends after this time without an error. The next error is then logged again, and the delays restart. Received
 /// events are no criterion: a healthy watch receives none while nothing changes.
@@ -105,6 +105,16 @@ impl Outage {
                 "{cause}{lasting}"
             );
         }
+    }
+
+    /// Records that the API server does not serve an optional resource type, which is no failure.
+    pub fn is_absent(&mut self, text: String) {
+        self.status.is_absent(text);
+        self.causes.clear();
+    }
+
+    pub fn host(&self) -> &Host {
+        &self.shared.host
     }
 
     /// Returns `answer`. If it is an error, the time that the request took is counted as part of the outage.

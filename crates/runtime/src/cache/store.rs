@@ -7,14 +7,17 @@
 //! - The response to a write enters the store immediately. A reconcile never acts on a state older than its own last write.
 //! - [`Store::controlled_by`] finds the objects that an object controls.
 
+pub(crate) mod installed;
+
 use std::{
     collections::HashMap,
     num::NonZeroU64,
     ops::Deref,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
 };
 
 use parking_lot::RwLock;
+use tokio::time::Instant;
 
 use super::index::{Index, Keys, Named, Names, Relation};
 use crate::api::{
@@ -32,6 +35,8 @@ pub struct Store<V> {
     owners: Owners,
     /// See [`Store::on_response`].
     others: OnceLock<Others<V>>,
+    /// Whether the resource type may be missing: see [`Store::is_installed`].
+    is_optional: AtomicBool,
 }
 
 /// Reports a change to all controllers except that of this number.
@@ -63,6 +68,19 @@ impl Owners {
         }
         let is_reconciled = self.kinds.read().iter().any(|kind| kind.is_same(&V::KIND));
         Control::of(self.group, annotations, is_reconciled).map(Arc::new)
+    }
+
+    /// Returns an object as a store keeps it.
+    pub fn snapshot<V: Cached>(&self, object: Object<V>) -> (Key, Snapshot<V>) {
+        let owner = object.owner;
+        let owner = owner.and_then(|reference| self.of(&object.key, reference));
+        let snapshot = Snapshot {
+            version: object.version,
+            owner: owner.map(Arc::new),
+            control: self.control::<V>(object.control),
+            view: Arc::new(object.view),
+        };
+        (object.key, snapshot)
     }
 
     /// Returns the owner of an object, if its resource type is reconciled. It is cluster-scoped, or in the namespace of the
@@ -98,6 +116,8 @@ struct State<V> {
     scopes: Vec<Scope>,
     /// See [`Store::changes`].
     changes: u64,
+    /// See [`Store::note_rejected`].
+    rejected_until: Option<Instant>,
 }
 
 /// Whether the cached object still matches the API server, as shown by responses.
@@ -139,12 +159,12 @@ struct Scope {
     namespace: Option<String>,
     /// Odd while a list is being read. Incremented when a list begins and when it ends.
     epoch: u32,
-    /// Whether a list has ended.
-    is_listed: bool,
     /// resourceVersion that the watch has reached.
     version: u64,
     /// Number of objects.
     objects: usize,
+    /// Whether a list has ended, and the resource type has not vanished since.
+    is_listed: bool,
 }
 
 impl Scope {
@@ -257,9 +277,9 @@ impl<V: Cached> Store<V> {
         let scope = |namespace| Scope {
             namespace,
             epoch: 0,
-            is_listed: false,
             version: 0,
             objects: 0,
+            is_listed: false,
         };
         let scopes = V::KIND.scopes(scopes).into_iter().map(scope).collect();
         let state = State {
@@ -269,11 +289,13 @@ impl<V: Cached> Store<V> {
             names: Vec::new(),
             scopes,
             changes: 0,
+            rejected_until: None,
         };
         Self {
             state: RwLock::new(state),
             owners,
             others: OnceLock::new(),
+            is_optional: AtomicBool::new(false),
         }
     }
 
@@ -299,15 +321,7 @@ impl<V: Cached> Store<V> {
 
     /// Returns an object as this store keeps it.
     pub(crate) fn snapshot(&self, object: Object<V>) -> (Key, Snapshot<V>) {
-        let owner = object.owner;
-        let owner = owner.and_then(|reference| self.owners.of(&object.key, reference));
-        let snapshot = Snapshot {
-            version: object.version,
-            owner: owner.map(Arc::new),
-            control: self.control(object.control),
-            view: Arc::new(object.view),
-        };
-        (object.key, snapshot)
+        self.owners.snapshot(object)
     }
 
     /// Returns the number of objects.
@@ -333,11 +347,12 @@ impl<V: Cached> Store<V> {
     }
 
     /// Returns whether the objects of this namespace are watched, and have not been listed yet. A reconcile begins after the list
-    /// of the namespace of its own object, so this is another namespace.
+    /// of the namespace of its own object, so this is another namespace. An optional type may be missing: then no object exists.
     pub(crate) fn is_unlisted(&self, key: &Key) -> bool {
         let state = self.state.read();
         let scope = state.scope_of(key);
-        scope.is_some_and(|scope| scope.namespace.is_some() && !scope.is_listed)
+        let is_unlisted = |scope: &Scope| scope.namespace.is_some() && !scope.is_listed;
+        !self.is_optional() && scope.is_some_and(is_unlisted)
     }
 
     /// Returns whether the objects of this namespace are watched; of a cluster-scoped type, all are.
@@ -681,15 +696,22 @@ impl<V: Cached> Store<V> {
 
     /// Ends a list: removes the objects that it did not contain. `version` is the resourceVersion of the list.
     pub(crate) fn list_ends(&self, scope: usize, version: u64) -> Vec<Change<V>> {
+        self.ends(scope, version, true)
+    }
+
+    fn ends(&self, scope: usize, version: u64, is_listed: bool) -> Vec<Change<V>> {
         let mut state = self.state.write();
         let Some(ended) = state.scopes.get_mut(scope) else {
             return Vec::new();
         };
         let list = ended.epoch;
         ended.epoch += 1;
-        ended.is_listed = true;
         ended.version = version;
+        let has_appeared_or_vanished = self.is_optional() && ended.is_listed != is_listed;
+        ended.is_listed = is_listed;
         let namespace = ended.namespace.clone();
+        state.changes += u64::from(has_appeared_or_vanished);
+        state.rejected_until = None;
         let mut gone: Vec<Key> = state
             .objects
             .iter()

@@ -19,6 +19,8 @@ pub(crate) trait Target<V: Cached>: Send {
     fn delete(&self, key: &Key, version: u64);
     /// Ends a list that is complete. Returns whether the scope of the store is now in sync.
     fn list_ends(&self, version: u64) -> bool;
+    /// Removes all objects, because the API server does not serve the resource type.
+    fn vanish(&self);
 }
 
 /// Stores each object.
@@ -50,5 +52,9 @@ impl<V: Cached, F: Fn(Change<V>) + Send> Target<V> for Direct<V, F> {
         let gone = self.store.list_ends(self.scope, version);
         gone.into_iter().for_each(&self.changed);
         true
+    }
+    fn vanish(&self) {
+        let gone = self.store.vanish(self.scope);
+        gone.into_iter().for_each(&self.changed);
     }
 }

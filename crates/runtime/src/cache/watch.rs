@@ -33,6 +33,7 @@ use crate::{
     },
     cache::{
         outage::{MAX_PAUSE, Outage, WATCH},
+        presence::Attempts,
         readiness::Status,
         target::Target,
     },
@@ -67,7 +68,8 @@ pub(super) const NAMED: usize = 1000;
 const HANDLING: Duration = Duration::from_secs(10);
 
 /// Watches the selected objects of one scope into `target`, until cancelled. Reports progress to `heartbeat` and the state to
-/// `status`. `restarts` counts reopenings after an error or a short watch.
+/// `status`. `restarts` counts reopenings after an error or a short watch. `attempts` is for an optional resource type: while the
+/// API server does not serve the type, the store is empty, and the list is tried at longer intervals.
 pub(crate) async fn watch<V: Cached>(
     shared: Arc<ClientContext>,
     status: Status,
@@ -75,6 +77,7 @@ pub(crate) async fn watch<V: Cached>(
     restarts: BoundCounter<u64>,
     heartbeat: Heartbeat,
     target: impl Target<V>,
+    attempts: Option<Attempts>,
 ) {
     let namespace = status.namespace();
     let client = shared.client.clone();
@@ -93,6 +96,8 @@ pub(crate) async fn watch<V: Cached>(
         is_endless: false,
         left_out: HashSet::new(),
         status,
+
+        attempts,
     };
     let mut was_cut = false;
     loop {
@@ -148,10 +153,18 @@ pub(crate) async fn watch<V: Cached>(
                     // removed with all its objects (404).
                     watch.version = None;
                 }
+                let asked = retry_after(&error).unwrap_or_default();
+                if watch.is_absent(&error, &mut outage) {
+                    watch.pause_attempts(&outage, asked).await;
+                    continue;
+                }
                 outage.say(&error);
                 restarts.add(1);
-                let asked = retry_after(&error).unwrap_or_default();
-                outage.pause(&watch.heartbeat, asked).await;
+                if is_forbidden(&error) && watch.attempts.is_some() {
+                    watch.pause_attempts(&outage, asked).await;
+                } else {
+                    outage.pause(&watch.heartbeat, asked).await;
+                }
             }
         }
     }
@@ -167,6 +180,10 @@ fn means_no_stream(error: &Error) -> bool {
         Error::SerdeError(_) => true,
         _ => false,
     }
+}
+
+fn is_forbidden(error: &Error) -> bool {
+    matches!(error, Error::Api(status) if status.code == 403)
 }
 
 /// Whether the connection was closed or reset. A timeout does not count.
@@ -208,6 +225,9 @@ struct Watch<V, T> {
     /// Objects that were logged because the code of their type panics.
     left_out: HashSet<Key>,
     status: Status,
+
+    /// Of an optional resource type.
+    attempts: Option<Attempts>,
 }
 
 impl<V: Cached, T: Target<V>> Watch<V, T> {
@@ -364,7 +384,27 @@ impl<V: Cached, T: Target<V>> Watch<V, T> {
         if self.target.list_ends(number) {
             outage.status.synced();
         }
+        if let Some(attempts) = &mut self.attempts {
+            attempts.listed();
+        }
         Ok(())
+    }
+
+    /// Records that the API server does not serve an optional resource type, if that is the meaning of `error`.
+    fn is_absent(&mut self, error: &Error, outage: &mut Outage) -> bool {
+        let is_missing = matches!(error, Error::Api(status) if status.code == 404);
+        let Some(attempts) = self.attempts.as_mut().filter(|_| is_missing) else {
+            return false;
+        };
+        self.target.vanish();
+        outage.is_absent(attempts.is_absent());
+        true
+    }
+
+    async fn pause_attempts(&mut self, outage: &Outage, asked: Duration) {
+        if let Some(attempts) = &mut self.attempts {
+            attempts.pause(outage.host(), &self.heartbeat, asked).await;
+        }
     }
 
     /// Whether a watch that was opened at `opened` has delivered no change for [`SHORT`].

@@ -8,7 +8,10 @@ use tower::service_fn;
 
 use crate::{
     api::kind::Kind,
-    cache::readiness::namespace::{Permission, RequiredAccess},
+    cache::{
+        presence::definition_of,
+        readiness::namespace::{Permission, RequiredAccess},
+    },
     client::context::ClientContext,
     config::{app::App, environment::Host},
     controller::builder::Builder,
@@ -27,6 +30,10 @@ const VERBS: [&str; 7] = [
 const OWNERS: &str = "\
 # Created objects block the foreground deletion of their owner. The admission plugin OwnerReferencesPermissionEnforcement
 # requires this permission for such owner references.
+";
+
+const OPTIONAL: &str = "\
+# The CRDs of optional resource types. Without this permission, their installation is noticed within 5 minutes.
 ";
 
 /// Returns the declarations of `build`. No request is sent. Must be called within a Tokio runtime.
@@ -66,6 +73,15 @@ pub fn cluster_role(app: &App, needs: &RequiredAccess) -> String {
         "{GENERATED}\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: {}\nrules:\n",
         app.name
     );
+    let crds: Vec<_> = needs.definitions().map(definition_of).collect();
+    if !crds.is_empty() {
+        let _ = write!(
+            text,
+            "{OPTIONAL}- apiGroups: [apiextensions.k8s.io]\n  resources: [customresourcedefinitions]\n  resourceNames: [{}]\n  \
+             verbs: [watch]\n",
+            crds.join(", ")
+        );
+    }
     for rule in rules {
         if rule.subresource == "finalizers" {
             text += OWNERS;
@@ -234,6 +250,7 @@ mod tests {
         RequiredAccess {
             controllers: vec![controller(&LIST, lists), controller(&BOOK, books.into())],
             watched: vec![LIST, BOOK, service],
+            optional: Vec::new(),
             unreviewed: vec![
                 right(LIST, "update", "finalizers"),
                 right(BOOK, "delete", ""),
@@ -254,6 +271,22 @@ mod tests {
              - apiGroups: [events.k8s.io]\n  resources: [events]\n  verbs: [create, patch]\n"
         );
         assert_eq!(rules, expected);
+    }
+
+    /// The appearance of an optional resource type is noticed by a watch of its CRD. A built-in type has none.
+    #[test]
+    fn a_role_permits_the_watch_of_the_crds_of_optional_types() {
+        let service = needs().watched[2];
+        let needs = RequiredAccess {
+            optional: vec![BOOK, service],
+            ..needs()
+        };
+        let role = cluster_role(&APP, &needs);
+        let expected = format!(
+            "rules:\n{OPTIONAL}- apiGroups: [apiextensions.k8s.io]\n  resources: [customresourcedefinitions]\n  \
+             resourceNames: [books.example.com]\n  verbs: [watch]\n- apiGroups: [example.com]\n"
+        );
+        assert!(role.contains(&expected), "{role}");
     }
 
     /// The policy sees the writes of all controllers, to objects of each kind and to what they control.

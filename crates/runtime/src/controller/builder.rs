@@ -1,5 +1,7 @@
 //! Declaration of the resource types that a controller watches and writes.
 
+pub(crate) mod if_installed;
+
 use std::{
     any::{Any, TypeId, type_name},
     sync::{Arc, atomic::Ordering::Relaxed},
@@ -21,6 +23,7 @@ use crate::{
     cache::{
         contents::Contents,
         index::Index,
+        live::LiveReads,
         readiness::{
             Scopes,
             namespace::{ControllerAccess, Permission, RequiredAccess},
@@ -37,6 +40,7 @@ use crate::{
         work_queue::WorkQueue,
     },
     reconcile::{
+        live::Live,
         reconciler::Reconciler,
         writer::{Writer, finalizer::Finalizer},
     },
@@ -63,6 +67,8 @@ pub struct Builder {
     pub(crate) informers: Vec<Arc<dyn Informer>>,
     access: Vec<ControllerAccess>,
     selects: Vec<(Kind, Select)>,
+    /// The `LiveReads` of each cached form.
+    live: Vec<Arc<dyn Any + Send + Sync>>,
     unreviewed: Vec<Permission>,
     pub(super) controllers: Vec<Declared>,
     inboxes: Vec<(Kind, Inbox)>,
@@ -96,6 +102,7 @@ impl Builder {
             informers: Vec::new(),
             access: Vec::new(),
             selects: Vec::new(),
+            live: Vec::new(),
             unreviewed: Vec::new(),
             controllers: Vec::new(),
             inboxes: Vec::new(),
@@ -228,8 +235,11 @@ impl Builder {
         let mut builder = ControllerBuilder::new(self, inbox.work_queue.subscribe());
         let reconciler = build(&mut builder);
         let (primary, roles, rights) = (builder.primary, builder.roles, builder.rights);
-        let mapped = builder.mapped;
-        if rights.iter().any(|right| right.verb == "create") {
+        let (mapped, optional) = (builder.mapped, builder.optional);
+        let mut written = rights.iter().chain(&optional);
+        let creates = written.any(|right| right.verb == "create");
+        self.unreviewed.extend(optional);
+        if creates {
             self.unreviewed.push(Permission {
                 verb: "update",
                 kind: *kind,
@@ -286,10 +296,27 @@ impl Builder {
         known.downcast().expect("the type was checked")
     }
 
+    /// Returns the live reads of a cached form. The first call creates them.
+    fn live<V: Cached>(&mut self) -> Arc<LiveReads<V>> {
+        let mut known = self.live.iter().map(Arc::clone);
+        known.find_map(|it| it.downcast().ok()).unwrap_or_else(|| {
+            let new = LiveReads::new(&self.shared, &self.owners, &self.metrics);
+            let new = Arc::new(new);
+            self.live.push(Arc::clone(&new) as _);
+            new
+        })
+    }
+
     /// Returns a writer for the controller that is being declared.
     fn writer<V: Cached>(&self, informer: &Watched<V>) -> Writer<V> {
         let number = self.access.len();
         informer.writer(&self.shared, &self.refusals[number], number)
+    }
+
+    /// Returns the resource types that may not be installed.
+    fn optional(&self) -> Vec<Kind> {
+        let optional = self.informers.iter().filter(|it| it.presence().is_some());
+        optional.map(|it| it.kind()).collect()
     }
 
     /// Returns the requirements for serving a namespace.
@@ -323,6 +350,7 @@ impl Builder {
         RequiredAccess {
             controllers: self.access.clone(),
             watched: self.informers.iter().map(|it| it.kind()).collect(),
+            optional: self.optional(),
             unreviewed: self.unreviewed.clone(),
         }
     }
@@ -334,6 +362,8 @@ pub struct ControllerBuilder<'a, P> {
     handler: EventHandler<P>,
     primary: Arc<Writer<P>>,
     rights: Vec<Permission>,
+    /// Permissions for writes of optional resource types.
+    optional: Vec<Permission>,
     roles: Vec<Box<dyn Role<P>>>,
     mapped: Vec<(Kind, Changes)>,
 }
@@ -341,6 +371,7 @@ pub struct ControllerBuilder<'a, P> {
 impl<'a, P: Primary> ControllerBuilder<'a, P> {
     fn new(program: &'a mut Builder, work_queue: channel::Receiver<Option<WorkQueue>>) -> Self {
         let informer = program.informer::<P>();
+        informer.declare(false);
         let primaries = Arc::clone(&informer.store);
         let handler = EventHandler {
             controller: program.access.len(),
@@ -359,6 +390,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
                 kind: P::KIND,
                 subresource: "status",
             }],
+            optional: Vec::new(),
             roles: Vec::new(),
             mapped: Vec::new(),
         };
@@ -401,6 +433,10 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
     /// [fence]: crate::client::fence
     /// [Owners and dependents]: https://kubernetes.io/docs/concepts/overview/working-with-objects/owners-dependents/
     pub fn owns<V: Cached>(&mut self) -> Writer<V> {
+        self.own(false)
+    }
+
+    fn own<V: Cached>(&mut self, is_optional: bool) -> Writer<V> {
         assert_fenced::<V>();
         assert!(
             P::KIND.is_cluster_scoped() || !V::KIND.is_cluster_scoped(),
@@ -409,10 +445,14 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
             V::KIND.plural
         );
         let rights = Permission::to(&["create", "patch"], V::KIND);
-        // Permissions of owned types are reviewed before the update of the primary's status.
-        self.rights
-            .splice(self.rights.len() - 1..self.rights.len() - 1, rights);
-        let informer = self.dependent::<V>(false);
+        if is_optional {
+            self.optional.extend(rights);
+        } else {
+            // Permissions of owned types are reviewed before the update of the primary's status.
+            self.rights
+                .splice(self.rights.len() - 1..self.rights.len() - 1, rights);
+        }
+        let informer = self.dependent::<V>(false, is_optional);
         let select = informer.select();
         assert!(
             select.is_met_by_labels() || select.is_referenced_only(),
@@ -436,7 +476,15 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
     /// - If another controller uses another cached form of the type, such as [`Exists`](crate::Exists). There is one store
     ///   for each type.
     pub fn watches<V: Cached>(&mut self) -> Arc<Store<V>> {
-        Arc::clone(&self.dependent::<V>(true).store)
+        Arc::clone(&self.dependent::<V>(true, false).store)
+    }
+
+    /// Reads objects of a resource type live, without a watch: see [`View::live`](crate::View::live). Reviewed permission: get.
+    pub fn reads<V: Cached>(&mut self) -> Live<V> {
+        self.rights.extend(Permission::to(&["get"], V::KIND));
+        let refusals = &self.program.refusals[self.program.access.len()];
+        let refusals = Arc::clone(refusals);
+        Live::new(self.program.live::<V>(), refusals)
     }
 
     /// Watches a resource type, and enqueues the objects that `map` returns. Each change of an object calls it twice: with the
@@ -463,6 +511,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
         };
         // No controller has this number, so the handler sees the responses to its own writes, too.
         (informer.handlers.lock()).push((usize::MAX, Arc::new(changed)));
+        informer.appears_to(self.program.inbox(P::KIND));
         let store = Arc::clone(&informer.store);
         (self.mapped).push((V::KIND, Box::new(move || store.changes())));
     }
@@ -472,7 +521,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
         self.program
     }
 
-    fn dependent<V: Cached>(&mut self, is_input: bool) -> Arc<Watched<V>> {
+    fn dependent<V: Cached>(&mut self, is_input: bool, is_optional: bool) -> Arc<Watched<V>> {
         let Kind { group, plural, .. } = V::KIND;
         assert!(
             !self.roles.iter().any(|role| role.kind().is_same(&V::KIND)),
@@ -480,6 +529,8 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
              watched"
         );
         let (informer, handler) = (self.program.informer::<V>(), self.handler.clone());
+        informer.declare(is_optional);
+        informer.appears_to(self.program.inbox(P::KIND));
         if let Some(contents) = &informer.contents {
             self.rights.extend(Permission::to(&["get"], V::KIND));
             self.keep_referenced(contents);
@@ -737,6 +788,48 @@ mod tests {
                 "{said}"
             );
         }
+    }
+
+    /// The store of an optional type may be empty although the objects exist, which a controller that requires the type would
+    /// take for deletions. The writes of an optional type are not part of the readiness.
+    #[tokio::test]
+    async fn a_type_is_required_or_optional() {
+        let asks: [(Ask, &str); 3] = [
+            (
+                |builder| {
+                    let program = builder.program();
+                    program.informer::<Dependent<Map>>().declare(false);
+                    drop(builder.if_installed().owns::<Dependent<Map>>());
+                },
+                "one controller requires the configmaps, and another uses them if they are installed",
+            ),
+            (
+                |builder| drop(builder.if_installed().watches::<Parent>()),
+                "parents of the group \"example.com\" are already watched",
+            ),
+            (
+                |builder| {
+                    let select = Select::default().referenced_only();
+                    builder.program().select::<Dependent<Map>>(select);
+                    drop(builder.if_installed().watches::<Dependent<Map>>());
+                },
+                "only the referenced configmaps are watched: they cannot be optional",
+            ),
+        ];
+        for (ask, says) in asks {
+            let said = refusal(ask);
+            assert!(said.starts_with(says), "{said}");
+        }
+        let said = refusal(|builder| {
+            drop(builder.if_installed().owns::<Dependent<Map>>());
+            let verbs = |rights: &[Permission]| rights.iter().map(|it| it.verb).collect::<Vec<_>>();
+            panic!(
+                "{:?} {:?}",
+                verbs(&builder.rights),
+                verbs(&builder.optional)
+            )
+        });
+        assert_eq!(said, r#"["create", "patch", "update"] ["create", "patch"]"#);
     }
 
     /// A type that is declared twice would have two stores, and only one store would contain the responses to writes.

@@ -65,7 +65,12 @@ impl<R: Reconciler> ObjectReconciler<R> {
         if !cx.is_dry_run && is_new() {
             self.informers.forget(cx.key(), &seen.view);
         }
-        let done = self.reconciler.reconcile(cx, seen).await;
+        let done = loop {
+            let done = self.reconciler.reconcile(cx, seen).await;
+            if !cx.read_live().await {
+                break done;
+            }
+        };
         // The worker reports a panic of this method.
         let retry_of = |error: &R::Error| {
             catch(&R::Primary::KIND, "Failure::retry", || error.retry())

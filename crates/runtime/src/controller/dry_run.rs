@@ -14,6 +14,7 @@ use crate::{
     reconcile::{
         context::{Context, Detached, Step},
         error::ApiError,
+        live::WantedReads,
         reconciler::{Failed, Reconciler},
     },
 };
@@ -37,7 +38,7 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    fn lasting(text: &impl ToString) -> Self {
+    pub(crate) fn lasting(text: &impl ToString) -> Self {
         Self {
             text: brief(&text.to_string()),
             is_settled: false,
@@ -46,8 +47,9 @@ impl Problem {
 }
 
 impl<R: Reconciler> ObjectReconciler<R> {
-    /// Returns the requests that a reconcile would send. `None` if the object does not exist.
-    pub fn dry_run(&self, key: &Key) -> Option<DryRun> {
+    /// Returns the requests that a reconcile would send, and the live reads that the plan lacks. `None` if the object does not
+    /// exist.
+    pub fn dry_run(&self, key: &Key) -> Option<(DryRun, WantedReads)> {
         let seen = self.primary.store().get(key)?;
         let mut found = DryRun {
             is_paused: seen.is_paused(),
@@ -57,7 +59,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         if !found.is_paused && self.informers.awaits_content(key, &seen.view) {
             let text = "a referenced object has not been read yet";
             found.problems.push(Problem::lasting(&text));
-            return Some(found);
+            return Some((found, Vec::new()));
         }
         let cx = Context {
             is_dry_run: true,
@@ -77,7 +79,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         };
         found.problems = problems;
         found.steps = std::mem::take(&mut *cx.steps.lock());
-        Some(found)
+        Some((found, cx.wanted_reads()))
     }
 
     /// Returns the errors of a dry run that ended with the error `last`.

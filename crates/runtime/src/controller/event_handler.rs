@@ -192,6 +192,7 @@ mod tests {
                 rights: Vec::new(),
             }],
             watched: vec![Parent::KIND],
+            optional: Vec::new(),
             unreviewed: Vec::new(),
         };
         let scopes = Scopes::new(

@@ -4,7 +4,7 @@ use std::{
     any::{Any, type_name},
     collections::BTreeSet,
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use futures::future::{BoxFuture, join};
@@ -20,13 +20,14 @@ use crate::{
     },
     cache::{
         contents::{Contents, Heads},
+        presence::Presence,
         readiness::{Scopes, Status, refusals::Refusals},
         store::{Change, Owners, Store},
         target::Direct,
         watch::watch,
     },
     client::context::ClientContext,
-    controller::metrics,
+    controller::{metrics, trigger::Inbox},
     reconcile::writer::{Writer, disputes::Requester, history::WriteHistory},
     telemetry::{
         health::Heartbeat,
@@ -92,8 +93,8 @@ impl<P: Primary> Informers<P> {
                 .any(|(informer, to)| informer.awaits_content(key, &to))
     }
 
-    /// Returns a fingerprint of the versions of all objects that `view` references or controls, and of all other
-    /// changes. It is never 0.
+    /// Returns a fingerprint of the versions of all objects that `view` references or controls, of all other changes, and of the
+    /// presence of optional types. It is never 0.
     pub fn basis(&self, key: &Key, view: &P) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (informer, to) in self.referenced(key, view) {
@@ -101,6 +102,7 @@ impl<P: Primary> Informers<P> {
         }
         for informer in self.iter() {
             informer.controlled_versions(key).hash(&mut hasher);
+            informer.is_installed().hash(&mut hasher);
         }
         self.other_changes().hash(&mut hasher);
         hasher.finish() | 1
@@ -159,6 +161,8 @@ pub(crate) trait Informer: Any + Send + Sync {
     /// Returns the name of the cached form.
     fn form(&self) -> &'static str;
     fn select(&self) -> &Select;
+    /// Returns the presence of an optional type.
+    fn presence(&self) -> Option<&Arc<Presence>>;
     /// Returns a function that counts the objects.
     fn counter(&self) -> metrics::Count;
     /// Watches one scope until cancelled.
@@ -184,6 +188,10 @@ pub(super) struct Watched<V> {
     pub contents: Option<Arc<Contents<V>>>,
     /// Each handler and the number of its controller.
     pub handlers: Mutex<Vec<(usize, Handler<V>)>>,
+    /// Set by the first declaration. `None` in it: the type is required.
+    presence: OnceLock<Option<Arc<Presence>>>,
+    /// Inboxes of the controllers that use the type.
+    inboxes: Mutex<Vec<Inbox>>,
 }
 
 impl<V: Cached> Watched<V> {
@@ -196,7 +204,34 @@ impl<V: Cached> Watched<V> {
             store,
             select,
             handlers: Mutex::default(),
+            presence: OnceLock::new(),
+            inboxes: Mutex::default(),
         }
+    }
+
+    /// Records that a controller requires the type, or uses it if it is installed.
+    ///
+    /// # Panics
+    /// If the controllers disagree, or if only the referenced objects of an optional type are watched.
+    pub fn declare(&self, is_optional: bool) {
+        let new = || is_optional.then(|| Arc::new(Presence::new(V::KIND)));
+        let plural = V::KIND.plural;
+        assert!(
+            self.presence.get_or_init(new).is_some() == is_optional,
+            "one controller requires the {plural}, and another uses them if they are installed: declare them alike"
+        );
+        assert!(
+            !is_optional || self.contents.is_none(),
+            "only the referenced {plural} are watched: they cannot be optional"
+        );
+        if is_optional {
+            self.store.make_optional();
+        }
+    }
+
+    /// Reconciles all objects of a controller when the type appears.
+    pub fn appears_to(&self, controller: Inbox) {
+        self.inboxes.lock().push(controller);
     }
 
     /// Returns the writer of the controller with this number.
@@ -228,6 +263,10 @@ impl<V: Cached> Informer for Watched<V> {
 
     fn select(&self) -> &Select {
         &self.select
+    }
+
+    fn presence(&self) -> Option<&Arc<Presence>> {
+        self.presence.get()?.as_ref()
     }
 
     fn counter(&self) -> metrics::Count {
@@ -265,7 +304,12 @@ impl<V: Cached> Informer for Watched<V> {
                 scope,
                 changed,
             };
-            return Box::pin(watch(shared, status, select, restarts, heartbeat, target));
+            let inboxes = self.inboxes.lock().clone();
+            let appeared = move || inboxes.iter().for_each(Inbox::reconcile_all);
+            let attempts = self.presence().map(|it| it.of_scope(appeared));
+            return Box::pin(watch(
+                shared, status, select, restarts, heartbeat, target, attempts,
+            ));
         };
         let target = Heads {
             contents: Arc::clone(&contents),
@@ -281,6 +325,7 @@ impl<V: Cached> Informer for Watched<V> {
                 restarts,
                 heartbeat,
                 target,
+                None,
             );
             join(read, watch).await;
         })
@@ -298,6 +343,8 @@ pub(crate) trait Role<P>: Send + Sync {
     fn has_contents(&self) -> bool;
     /// See [`Informers::awaits_content`].
     fn awaits_content(&self, from: &Key, key: &Key) -> bool;
+    /// See [`Store::is_installed`].
+    fn is_installed(&self) -> bool;
     /// Returns the combined versions of all objects that the primary `key` controls.
     fn controlled_versions(&self, key: &Key) -> u64;
     /// Returns a fingerprint of an object's content, unless `by` of the key `from` controls it, or may not read it.
@@ -339,6 +386,10 @@ impl<P: Primary, V: Cached> Role<P> for Use<V> {
     fn awaits_content(&self, from: &Key, key: &Key) -> bool {
         let contents = self.informer.contents.as_ref();
         contents.is_some_and(|contents| contents.is_awaited(from, key))
+    }
+
+    fn is_installed(&self) -> bool {
+        self.informer.store.is_installed()
     }
 
     fn controlled_versions(&self, key: &Key) -> u64 {

@@ -140,7 +140,7 @@ impl Controllers {
         let (needs, refusals) = (builder.needs(), builder.refusals);
         let (informers, declared) = (builder.informers, builder.controllers);
         let kind = needs.primary();
-        let kinds = needs.watched.clone();
+        let (kinds, watches) = (needs.watched.clone(), needs.watches());
         let grace = config.leader_election.lease_duration;
         let scopes = Scopes::new(needs, &namespaces, refusals, grace);
         let names = declared.iter().map(|it| (it.name, it.work_queue.clone()));
@@ -178,8 +178,8 @@ impl Controllers {
         scopes.observe(metrics);
         let supervise = Arc::clone(&scopes).supervise();
         tasks.spawn(supervise.map(|()| "the supervision of namespaces".into()));
-        let fit = descriptors::fit(host.descriptors, &kinds);
-        if let Some(shortage) = descriptors::shortage(host.descriptors, &namespaces, &kinds) {
+        let fit = descriptors::fit(host.descriptors, &watches);
+        if let Some(shortage) = descriptors::shortage(host.descriptors, &namespaces, &watches) {
             warn!("{shortage}");
         }
         for (controller, cell) in scopes.cells().into_iter().filter(|(_, cell)| *cell < fit) {
@@ -200,6 +200,12 @@ impl Controllers {
             let heartbeat = health.heartbeat(format!("watch-{plural}{place}"));
             let watch = informer.watch(&shared, status, &scopes, metrics, heartbeat);
             tasks.spawn(watch.map(move |()| format!("the watch of {plural}").into()));
+        }
+        let optional = informers.iter().filter_map(|it| it.presence());
+        for (presence, name) in optional.filter_map(|it| Some((it, it.definition()?))) {
+            let heartbeat = health.heartbeat(format!("watch-crd/{name}"));
+            let watch = Arc::clone(presence).watch_definition(Arc::clone(&shared), heartbeat);
+            tasks.spawn(watch.map(move |()| format!("the watch of the CRD {name}").into()));
         }
         add_checks(health, queues, &scopes, host);
         let common = Common {

@@ -102,6 +102,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
             has_changes: AtomicBool::new(false),
             steps: Mutex::default(),
             errors: Mutex::default(),
+            reads: Mutex::default(),
         }
     }
 
@@ -153,7 +154,8 @@ impl<R: Reconciler> ObjectReconciler<R> {
         // The result is not cached while a rejected or ineffective status is suppressed: the status must be written when the
         // suppression expires.
         let is_status_suppressed = self.primary.is_status_suppressed(key, &seen);
-        let is_up_to_date = {
+        // Nor if it depends on a live read, which becomes too old.
+        let (is_up_to_date, is_lasting) = {
             let cx = Context {
                 is_dry_run: true,
                 ..self.context(key, &seen, &Detached { leads: true })
@@ -161,9 +163,11 @@ impl<R: Reconciler> ObjectReconciler<R> {
             let reports = self.control_status(&seen, cx.now());
             let is_reported =
                 reports.is_none_or(|status| !self.primary.needs_status_update(key, &seen, &status));
-            is_reported && (seen.is_paused() || self.reconciler.is_up_to_date(&cx, &seen))
+            let is_up_to_date =
+                is_reported && (seen.is_paused() || self.reconciler.is_up_to_date(&cx, &seen));
+            (is_up_to_date, !cx.reads.into_inner().is_used)
         };
-        if is_up_to_date && !is_status_suppressed {
+        if is_up_to_date && is_lasting && !is_status_suppressed {
             objects.note_up_to_date(key, seen.version, basis);
         }
         is_up_to_date

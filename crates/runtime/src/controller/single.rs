@@ -26,6 +26,7 @@ use crate::{
         worker::Worker,
     },
     reconcile::{
+        live::WantedReads,
         reconciler::{Action, Reconciler},
         writer::Writer,
     },
@@ -61,7 +62,7 @@ pub(crate) trait Controlled: Any + Send + Sync {
     fn awaits_content(&self) -> bool;
 
     /// Returns the requests that a reconcile of one object would send. `None` if the object does not exist.
-    fn dry_run(&self, key: &Key) -> Option<DryRun>;
+    fn dry_run(&self, key: &Key) -> Option<(DryRun, WantedReads)>;
 
     /// Returns the state of one object, or the reason if this replica does not have the object.
     fn object_state(&self, key: &Key) -> Result<ObjectWork, String>;
@@ -204,7 +205,7 @@ impl<R: Reconciler> Controlled for Controller<R> {
             })
     }
 
-    fn dry_run(&self, key: &Key) -> Option<DryRun> {
+    fn dry_run(&self, key: &Key) -> Option<(DryRun, WantedReads)> {
         self.work.dry_run(key)
     }
 

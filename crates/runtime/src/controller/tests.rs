@@ -7,7 +7,9 @@
 
 mod cluster;
 mod control;
+mod live;
 mod object_state;
+mod optional;
 mod several;
 mod triggers;
 mod watches;

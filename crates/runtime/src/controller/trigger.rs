@@ -62,7 +62,14 @@ impl<P> Trigger<P> {
     /// Reconciles all objects after all more urgent work, also before the time of [`Action::After`](crate::Action::After). A
     /// failing object keeps its backoff. Calls before the objects are enqueued count as one.
     pub fn reconcile_all(&self) {
-        self.inbox.requests.fetch_add(1, Relaxed);
-        self.inbox.all.send_modify(|requests| *requests += 1);
+        self.inbox.reconcile_all();
+    }
+}
+
+impl Inbox {
+    /// See [`Trigger::reconcile_all`].
+    pub fn reconcile_all(&self) {
+        self.requests.fetch_add(1, Relaxed);
+        self.all.send_modify(|requests| *requests += 1);
     }
 }

@@ -1,6 +1,7 @@
 //! The context of one reconcile.
 
 use std::{
+    any::TypeId,
     fmt,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
@@ -62,7 +63,20 @@ pub struct Context<'a, P: Primary> {
     pub(crate) steps: Mutex<Vec<Step>>,
     /// Errors of steps in a dry run, each with its step.
     pub(crate) errors: Mutex<Vec<(String, ApiError)>>,
+    pub(crate) reads: Mutex<Reads>,
 }
+
+/// The live reads of one attempt.
+#[derive(Default)]
+pub(crate) struct Reads {
+    /// Whether the plan depends on one. Its result then holds only for a time.
+    pub is_used: bool,
+    pub wanted: Vec<(Read, BoxFuture<'static, Result<(), ApiError>>)>,
+    pub done: Vec<(Read, Result<(), ApiError>)>,
+}
+
+/// The cached form and the key of an object that is read.
+type Read = (TypeId, Key);
 
 /// Context of a plan. Unlike a [`Context`], it can neither send an event nor enqueue an object.
 pub struct View<'a, P: Primary>(pub(crate) &'a Context<'a, P>);
@@ -91,6 +105,16 @@ impl<P: Primary> View<'_, P> {
     ///   read that. [`granted`](Self::granted) asks the other namespace. Also if the key has no namespace and the resource type is
     ///   namespaced, or the reverse: no object could have such a key.
     pub fn require<V: Cached>(&self, store: &Store<V>, key: &Key) -> Result<Snapshot<V>, ApiError> {
+        self.check_namespace::<V>(key)?;
+        if !store.covers(key) {
+            return Err(ApiError::NotWatched(key.namespace().to_owned()));
+        }
+        let missing = || ApiError::Waiting(format!("no {} {:?}", V::KIND.kind, key.name()));
+        store.get(key).ok_or_else(missing)
+    }
+
+    /// Fails for an object in another namespace.
+    pub(crate) fn check_namespace<V: Cached>(&self, key: &Key) -> Result<(), ApiError> {
         let (namespace, own) = (key.namespace(), self.key().namespace());
         if V::KIND.is_cluster_scoped() != key.is_cluster_scoped() {
             let kind = V::KIND.kind;
@@ -107,11 +131,7 @@ impl<P: Primary> View<'_, P> {
             let words = format!("{kind} {key} is not in the namespace {own}");
             return Err(ApiError::InvalidSpec(words));
         }
-        if !store.covers(key) {
-            return Err(ApiError::NotWatched(namespace.to_owned()));
-        }
-        let missing = || ApiError::Waiting(format!("no {} {:?}", V::KIND.kind, key.name()));
-        store.get(key).ok_or_else(missing)
+        Ok(())
     }
 
     /// Returns an object that the plan depends on, from any watched namespace. Add it to the references by

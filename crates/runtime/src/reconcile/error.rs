@@ -45,6 +45,16 @@ pub enum ApiError {
     #[error("namespace {0:?} is not watched: it is not in the setting namespaces")]
     NotWatched(String),
 
+    /// The [optional](crate::ControllerBuilder::if_installed) resource type of this name is not installed. Nothing was written.
+    /// Its appearance enqueues the object.
+    #[error("the {0} are not installed")]
+    NotInstalled(&'static str),
+
+    /// An object has to be [read live](crate::View::live) first. The runtime reads it, and makes the plan again. So another error
+    /// type must not give it a reason.
+    #[error("{0} {1} has not been read yet")]
+    Unread(&'static str, String),
+
     /// The request is invalid, usually because the object violates its schema.
     #[error("{0}")]
     Rejected(String),
@@ -120,6 +130,8 @@ impl Failure for ApiError {
             Self::ActionFailed(_) => "ActionFailed",
             Self::Unprotected(_) => "Unprotected",
             Self::NotWatched(_) => "NotWatched",
+            Self::NotInstalled(_) => "NotInstalled",
+            Self::Unread(..) => "Unread",
             Self::Rejected(_) | Self::Denied(..) => "Rejected",
             Self::NamespaceTerminating => "NamespaceTerminating",
             Self::Conflict => "Conflict",
@@ -159,7 +171,11 @@ impl Failure for ApiError {
             | Self::NotWatched(_)
             | Self::Unprotected(_) => Retry::OnChange,
             Self::Conflict => Retry::Conflict,
-            Self::NotLeading | Self::NamespaceTerminating | Self::NotListed(_) => Retry::Requeue,
+            Self::NotLeading
+            | Self::NamespaceTerminating
+            | Self::NotListed(_)
+            | Self::NotInstalled(_)
+            | Self::Unread(..) => Retry::Requeue,
             Self::Contested(.., time) => Retry::After(*time),
             Self::Denied(_, time) | Self::Transient(_, time) => Retry::Backoff(*time),
             Self::ActionFailed(_)

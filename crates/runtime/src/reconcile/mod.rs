@@ -2,6 +2,7 @@
 
 pub mod context;
 pub mod error;
+pub mod live;
 pub mod plan;
 pub mod reconciler;
 pub mod writer;

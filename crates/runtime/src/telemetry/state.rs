@@ -62,6 +62,9 @@ pub struct Cache {
     pub resource_version: String,
     /// Whether the first list is complete.
     pub in_sync: bool,
+    /// Whether the kind may be missing: it is installed if the cache is in sync, and its failures do not affect readiness.
+    #[serde(default, rename = "optional", skip_serializing_if = "is_false")]
+    pub is_optional: bool,
     /// Time since the last message of the API server: an event, a part of a list, or a bookmark.
     pub age_seconds: f64,
     /// The error of the watch, if it fails.
@@ -179,6 +182,11 @@ pub struct Failing {
     pub error: String,
     /// Time until the next attempt; `None`: an attempt is running.
     pub retry_in_seconds: Option<f64>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "required by serde")]
+fn is_false(it: &bool) -> bool {
+    !it
 }
 
 /// Returns the duration in seconds, truncated to milliseconds.

@@ -9,6 +9,7 @@ use std::{sync::Arc, time::Duration};
 use futures::FutureExt as _;
 use kube::Client;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::{
     api::{
@@ -29,6 +30,7 @@ use crate::{
     },
     reconcile::{
         context::{Attempt, Context, Step},
+        live::Live,
         reconciler::{Action, Reconciler},
     },
     telemetry::{
@@ -113,6 +115,23 @@ impl<R: Reconciler> Harness<R> {
         store.delete(0, &object.key, object.version);
     }
 
+    /// Makes an [optional](ControllerBuilder::if_installed) resource type appear, with the objects that are in the store. At first,
+    /// it is missing.
+    pub fn install<V: Cached>(&self, store: &Store<V>) {
+        store.appear();
+    }
+
+    /// Makes an optional resource type vanish, with its objects.
+    pub fn uninstall<V: Cached>(&self, store: &Store<V>) {
+        store.vanish(0);
+    }
+
+    /// Sets the result of a [live read](crate::View::live), as if it had just been sent. `None`: the object is missing.
+    pub fn read<V: Cached>(&self, live: &Live<V>, key: &Key, object: Option<Object<V>>) {
+        let object = object.map(|object| Owners::default().snapshot(object).1);
+        live.reads.keep(key, Instant::now(), object);
+    }
+
     /// Reconciles an object once, with an otherwise empty queue.
     ///
     /// # Errors
@@ -122,7 +141,8 @@ impl<R: Reconciler> Harness<R> {
     }
 
     /// Returns the requests that [`reconcile`](Self::reconcile) would send for the steps of its plan, without an answer to any of
-    /// them. If there are none, returns that for the status. An error after the first step is not returned.
+    /// them. Live reads are not sent, either: [`read`](Self::read) sets their results. If there are no steps, returns the request for
+    /// the status. An error after the first step is not returned.
     ///
     /// # Errors
     /// The errors of the reconciler.

@@ -32,7 +32,7 @@ pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 const APISERVER: &str = "kube-apiserver";
 /// Name of the second API server's log and kubeconfig.
 const SECOND: &str = "kube-apiserver-2";
-const USERS: [&str; 10] = [
+const USERS: [&str; 12] = [
     "admin",
     "replica-1",
     "replica-2",
@@ -40,6 +40,8 @@ const USERS: [&str; 10] = [
     "replica-4",
     "replica-5",
     "replica-6",
+    "replica-7",
+    "replica-8",
     "bench-1",
     "bench-2",
     "bench-load",

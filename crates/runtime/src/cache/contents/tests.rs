@@ -141,6 +141,7 @@ impl World {
                 rights: Vec::new(),
             }],
             watched: vec![Child::KIND],
+            optional: Vec::new(),
             unreviewed: Vec::new(),
         };
         let scopes = Scopes::new(needs, &[None], vec![refusals], Duration::from_secs(15));

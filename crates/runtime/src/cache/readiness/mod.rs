@@ -37,8 +37,8 @@ use tracing::{info, warn};
 use self::{
     access_review::{RestoreNotifier, review},
     namespace::{
-        Cell, InformerState, NamespaceName, Permissions, Problem, Reason, RequiredAccess, Table,
-        label,
+        Cell, InformerState, NamespaceName, Need, Permissions, Problem, Reason, RequiredAccess,
+        Table, label,
     },
     refusals::Refusals,
 };
@@ -256,10 +256,32 @@ impl Scopes {
         (!served || syncing).then(|| self.not_served(&all))
     }
 
-    /// Returns the cells that are not served, even if this replica is ready.
+    /// Returns the cells that are not served, even if this replica is ready, and the optional resource types that are not
+    /// installed.
     pub fn note(&self) -> Option<String> {
-        let not_served = self.not_served(&self.all.lock());
-        (!not_served.is_empty()).then(|| format!("not served: {not_served}"))
+        let all = self.all.lock();
+        let not_served = Some(self.not_served(&all)).filter(|it| !it.is_empty());
+        let not_served = not_served.map(|it| format!("not served: {it}"));
+        let optional = self
+            .optional(&all)
+            .filter(|(_, scopes)| !is_installed(scopes));
+        let optional = optional.map(|(kind, scopes)| {
+            let mut failures = scopes.iter().filter_map(|it| it.failure.as_ref());
+            let failure = failures.next().map(|it| it.text.clone());
+            failure.unwrap_or_else(|| format!("optional {} are not listed yet", kind.plural))
+        });
+        let notes: Vec<_> = not_served.into_iter().chain(optional).collect();
+        (!notes.is_empty()).then(|| notes.join("; "))
+    }
+
+    /// Returns the optional resource types with the states of their watches.
+    fn optional<'a>(
+        &'a self,
+        all: &'a Table,
+    ) -> impl Iterator<Item = (&'a Kind, &'a [InformerState])> {
+        let watched = self.needs.watched.iter().zip(&all.informers);
+        let watched = watched.map(|(kind, scopes)| (kind, &**scopes));
+        watched.filter(|(kind, _)| self.needs.is_optional(kind))
     }
 
     /// Returns the watches that fail, or whose initial list is not complete.
@@ -267,7 +289,9 @@ impl Scopes {
         let all = self.all.lock();
         let unready = all.informers().filter_map(|(number, scope)| {
             let state = &all.informers[number][scope];
-            (!state.synced || state.failure.is_some()).then(|| Unready {
+            // The attempt to list an optional resource type suffices.
+            let is_ready = state.need == Need::Optional || state.synced && state.failure.is_none();
+            (!is_ready).then(|| Unready {
                 kind: self.needs.watched[number],
                 namespace: state.namespace.clone(),
                 failure: state.failure.clone().map(|it| (it.reason, it.text)),
@@ -308,6 +332,7 @@ impl Scopes {
                 objects: objects[number].get(scope).copied().unwrap_or_default(),
                 resource_version: informer.version.clone(),
                 in_sync: informer.synced,
+                is_optional: informer.need != Need::Required,
                 age_seconds: state::seconds(informer.heard.elapsed()),
                 failure: informer.failure.as_ref().map(|it| it.text.clone()),
             }
@@ -318,6 +343,7 @@ impl Scopes {
     /// Registers the metrics for served cells, with the reason if a cell is not served, and for the age of the caches. Only a
     /// program with several controllers has the label `controller`: the series of the others keep their labels.
     pub fn observe(self: &Arc<Self>, metrics: &Metrics) {
+        self.observe_optional(metrics);
         let this = Arc::clone(self);
         metrics.observe(&table::SCOPE_SERVED, move |see| {
             let all = this.all.lock();
@@ -344,6 +370,18 @@ impl Scopes {
                     KeyValue::new("scope", label(informer.namespace.as_ref())),
                 ];
                 see(informer.heard.elapsed().as_secs_f64(), &labels);
+            }
+        });
+    }
+
+    /// Registers the metric for the presence of the optional resource types.
+    fn observe_optional(self: &Arc<Self>, metrics: &Metrics) {
+        let this = Arc::clone(self);
+        metrics.observe(&table::KIND_INSTALLED, move |see| {
+            let all = this.all.lock();
+            for (kind, scopes) in this.optional(&all) {
+                let labels = [KeyValue::new("kind", kind.kind)];
+                see(f64::from(u8::from(is_installed(scopes))), &labels);
             }
         });
     }
@@ -457,6 +495,11 @@ pub struct Unready {
     pub heard: Instant,
 }
 
+/// Whether an optional resource type is installed: see [`Store::is_installed`](crate::Store::is_installed).
+fn is_installed(scopes: &[InformerState]) -> bool {
+    scopes.iter().any(|it| it.synced)
+}
+
 /// Handle of the watch of one resource type in one scope. The watch reports its state through it.
 #[derive(Clone)]
 pub struct Status {
@@ -495,7 +538,36 @@ impl Status {
 
     /// Records that the cache contains a complete list.
     pub fn synced(&self) {
-        self.set(|state| (state.synced, state.failure) = (true, None));
+        self.set(|state| {
+            (state.synced, state.failure) = (true, None);
+            state.attempted();
+        });
+        self.request_checks();
+    }
+
+    /// Records that an optional resource type is not installed.
+    pub fn is_absent(&self, text: String) {
+        let reason = Reason::NotFound;
+        self.set(|state| {
+            state.synced = false;
+            state.failure = Some(Problem { reason, text });
+        });
+        self.settle();
+    }
+
+    /// Records that an attempt to list the resource type has ended.
+    fn settle(&self) {
+        let mut is_first = false;
+        self.set(|state| {
+            is_first = state.attempted();
+        });
+        if is_first {
+            self.request_checks();
+        }
+    }
+
+    /// Requests permission checks of the cells that use this watch and have all their lists.
+    fn request_checks(&self) {
         let all = self.scopes.all.lock();
         for (cells, refusals) in all.cells.iter().zip(&self.scopes.refusals) {
             for (cell, check) in cells.iter().zip(&refusals.checks) {
@@ -524,6 +596,7 @@ impl Status {
     /// Records why the watch fails.
     pub fn fails(&self, reason: Reason, text: String) {
         self.set(|state| state.failure = Some(Problem { reason, text }));
+        self.settle();
     }
 
     /// Extends the grace period by the API server's `Retry-After`. Only the longest value of an outage counts. A server that

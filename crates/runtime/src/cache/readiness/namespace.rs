@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use k8s_openapi::api::{authorization::v1::ResourceAttributes, events::v1::Event};
+use k8s_openapi::{
+    api::{authorization::v1::ResourceAttributes, events::v1::Event},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -18,6 +21,8 @@ pub struct RequiredAccess {
     pub controllers: Vec<ControllerAccess>,
     /// All watched resource types, including the reconciled ones.
     pub watched: Vec<Kind>,
+    /// The watched resource types that may be missing. They are not part of the readiness.
+    pub optional: Vec<Kind>,
     /// Permissions that only `doctor` reviews: a replica without them may still serve many objects.
     pub unreviewed: Vec<Permission>,
 }
@@ -38,6 +43,22 @@ impl RequiredAccess {
     /// Returns the first reconciled resource type.
     pub fn primary(&self) -> &'static Kind {
         self.controllers[0].primary
+    }
+
+    pub fn is_optional(&self, kind: &Kind) -> bool {
+        self.optional.iter().any(|it| it.is_same(kind))
+    }
+
+    /// Returns the optional resource types that a CRD may define.
+    pub fn definitions(&self) -> impl Iterator<Item = &Kind> {
+        self.optional.iter().filter(|kind| !kind.is_built_in())
+    }
+
+    /// Returns a resource type for each watch: the watched types, and the CRDs of optional ones.
+    pub fn watches(&self) -> Vec<Kind> {
+        let crd = Kind::of::<CustomResourceDefinition>();
+        let crds = self.definitions().map(|_| crd);
+        self.watched.iter().copied().chain(crds).collect()
     }
 
     /// Returns the permissions for writes of all controllers, each once.
@@ -194,10 +215,22 @@ pub(super) struct Cell {
     pub asked: Duration,
 }
 
+/// Whether a cell needs a resource type.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Need {
+    Required,
+    /// The type may be missing. Its failures are no problem of a cell. But a cell waits for the first attempt to list the type, so
+    /// that the first reconciles know whether it is installed.
+    Unknown,
+    /// The first attempt has ended.
+    Optional,
+}
+
 pub(super) struct InformerState {
     /// The namespace that is watched. `None`: the whole cluster.
     pub namespace: Option<String>,
     pub synced: bool,
+    pub need: Need,
     pub failure: Option<Problem>,
     /// Time of the API server's last message, or of the watch's creation.
     pub heard: Instant,
@@ -208,15 +241,34 @@ pub(super) struct InformerState {
 }
 
 impl InformerState {
-    fn new(namespace: Option<String>) -> Self {
+    fn new(namespace: Option<String>, is_optional: bool) -> Self {
         Self {
             namespace,
             synced: false,
+            need: if is_optional {
+                Need::Unknown
+            } else {
+                Need::Required
+            },
             failure: None,
             heard: Instant::now(),
             version: String::new(),
             is_partial: false,
         }
+    }
+
+    /// Records that an attempt to list the type has ended. Returns whether it was the first of an optional type.
+    pub fn attempted(&mut self) -> bool {
+        let is_first = self.need == Need::Unknown;
+        if is_first {
+            self.need = Need::Optional;
+        }
+        is_first
+    }
+
+    /// Whether a cell need not wait for this watch any more.
+    fn is_ready(&self) -> bool {
+        self.synced || self.need == Need::Optional
     }
 }
 
@@ -277,8 +329,10 @@ impl Table {
     /// Creates watches and cells in an unknown state.
     pub fn new(needs: &RequiredAccess, namespaces: &[Option<String>]) -> Self {
         let informers = needs.watched.iter().map(|kind| {
-            let scopes = kind.scopes(namespaces).into_iter();
-            scopes.map(InformerState::new).collect()
+            let (scopes, is_optional) = (kind.scopes(namespaces), needs.is_optional(kind));
+            let scopes = scopes.into_iter();
+            let states = scopes.map(|namespace| InformerState::new(namespace, is_optional));
+            states.collect()
         });
         let cells = needs.controllers.iter().map(|access| {
             let scopes = 0..access.primary.scopes(namespaces).len();
@@ -304,7 +358,7 @@ impl Table {
     /// Whether the initial lists of a cell are complete.
     pub fn is_listed(&self, cell: &Cell) -> bool {
         let mut uses = cell.uses.iter();
-        uses.all(|(informer, scope)| self.informers[*informer][*scope].synced)
+        uses.all(|(informer, scope)| self.informers[*informer][*scope].is_ready())
     }
 
     /// Whether a cell is in sync.
@@ -318,7 +372,10 @@ impl Table {
             let plural = needs.watched[*informer].plural;
             (plural, &self.informers[*informer][*scope])
         });
-        let mut failures = informers.clone().filter_map(|(_, it)| it.failure.as_ref());
+        let required = informers
+            .clone()
+            .filter(|(_, it)| it.need == Need::Required);
+        let mut failures = required.filter_map(|(_, it)| it.failure.as_ref());
         if let Some(failure) = failures.next() {
             return Some(failure.clone());
         }
@@ -329,7 +386,7 @@ impl Table {
             return None;
         }
         let mut unsynced: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for (plural, informer) in informers.filter(|(_, informer)| !informer.synced) {
+        for (plural, informer) in informers.filter(|(_, informer)| !informer.is_ready()) {
             let places = unsynced.entry(informer.namespace.as_ref());
             places.or_default().push(plural);
         }

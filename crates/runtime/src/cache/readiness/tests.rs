@@ -38,6 +38,7 @@ fn needs() -> RequiredAccess {
             ],
         }],
         watched: vec![PARENT, owned],
+        optional: Vec::new(),
         unreviewed: Vec::new(),
     }
 }
@@ -98,6 +99,49 @@ async fn q5_each_scope_syncs_independently() {
     assert_eq!(*scopes.in_sync().borrow(), [(0, 1), (0, 0)]);
     assert_eq!(*scopes.ability().borrow(), Eligibility::Full);
     assert_eq!((scopes.failure(), scopes.note()), (None, None));
+}
+
+/// An optional type delays the initial sync until the first attempt to list it. Its failures are notes.
+#[tokio::test(start_paused = true)]
+async fn an_optional_type_is_no_part_of_the_readiness() {
+    for (is_absent, text) in [(true, "not installed"), (false, "no rights")] {
+        let mut needs = needs();
+        needs.optional = vec![needs.watched[OWNED]];
+        let scopes = Scopes::new(needs, &[None], vec![Refusals::new(&[None])], GRACE);
+        tokio::spawn(Arc::clone(&scopes).supervise());
+        scopes.informer(0, PRIMARY).synced();
+        let check = &scopes.refusals[0].checks[0].called;
+        assert_eq!(check.notified().now_or_never(), None);
+        let syncing = "not in sync yet: deployments".to_owned();
+        assert_eq!(scopes.failure(), Some(syncing));
+        let optional = scopes.informer(0, OWNED);
+        let fails = || {
+            if is_absent {
+                optional.is_absent(text.to_owned());
+            } else {
+                optional.fails(Reason::Forbidden, text.to_owned());
+            }
+        };
+        fails();
+        assert_eq!(check.notified().now_or_never(), Some(()));
+        scopes.learn(0, 0, Some(Permissions::Sufficient), None);
+        wait(10 * GRACE).await;
+        assert_eq!(
+            (scopes.failure(), scopes.note()),
+            (None, Some(text.to_owned()))
+        );
+        assert_eq!(*scopes.ability().borrow(), Eligibility::Full);
+        optional.synced();
+        assert_eq!(scopes.note(), None);
+        fails();
+        wait(10 * GRACE).await;
+        assert_eq!(*scopes.ability().borrow(), Eligibility::Full);
+        assert_eq!(
+            scopes.note().is_some(),
+            is_absent,
+            "a failing watch is not absent"
+        );
+    }
 }
 
 /// A scope that is forbidden from the start is reported. It neither delays nor stops other scopes.
@@ -219,6 +263,7 @@ fn with_classes() -> Arc<Scopes> {
             },
         ],
         watched: vec![CLASS, maps, PARENT],
+        optional: Vec::new(),
         unreviewed: Vec::new(),
     };
     let refusals = [&CLASS, &PARENT].map(|kind| Refusals::new(&kind.scopes(&namespaces)));

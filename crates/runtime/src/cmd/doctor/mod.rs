@@ -10,6 +10,7 @@ mod lease;
 mod matching;
 mod namespaces;
 mod object;
+mod optional;
 mod places;
 mod policy;
 pub(crate) mod replica;
@@ -35,7 +36,7 @@ use self::{
 };
 use crate::{
     api::{failure::is_hidden, key::Key, kind::Kind},
-    cache::readiness::namespace::NamespaceName,
+    cache::{presence::definition_of, readiness::namespace::NamespaceName},
     client::{cluster::Cluster, context::ClientContext, fence::FenceLayer},
     cmd::run,
     config::{app::App, descriptors, environment::Host, settings::Config},
@@ -129,9 +130,9 @@ pub async fn examine(
             }
         }
     }
-    let kinds = &needs.watched;
-    let shortage = descriptors::shortage(host.descriptors, &namespaces, kinds);
-    let wanted = descriptors::wanted(namespaces.len(), kinds);
+    let kinds = needs.watches();
+    let shortage = descriptors::shortage(host.descriptors, &namespaces, &kinds);
+    let wanted = descriptors::wanted(namespaces.len(), &kinds);
     let watches = shortage.map_or_else(|| ok(format!("enough for {wanted} watches")), warning);
     let doctor = Doctor {
         app,
@@ -194,6 +195,10 @@ impl Doctor {
         for crd in crds {
             let check = crd::examine(self, crd).boxed_local();
             checks.push((format!("CRD {}", crd.name_any()), check));
+        }
+        for kind in &self.needs.optional {
+            let check = optional::examine(self, kind).boxed_local();
+            checks.push((format!("optional {}", definition_of(kind)), check));
         }
         checks.extend(self.permissions());
         let others: [Check<'a>; 9] = [

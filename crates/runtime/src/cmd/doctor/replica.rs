@@ -161,8 +161,11 @@ fn caches(caches: &[Cache]) -> Verdict {
     if !troubles.is_empty() {
         return warning(some(&troubles, "; "));
     }
+    let (missing, caches): (Vec<_>, Vec<_>) = caches.iter().partition(|it| is_missing(it));
     let oldest = caches.iter().map(|cache| cache.age_seconds);
     let oldest = oldest.fold(0., f64::max);
+    let missing = missing.into_iter();
+    let missing = missing.map(|cache| format!("{} not installed", brief(&cache.kind)));
     let listed = caches.iter().map(|cache| {
         let (kind, objects, version) = (
             brief(&cache.kind),
@@ -173,7 +176,7 @@ fn caches(caches: &[Cache]) -> Verdict {
     });
     ok(format!(
         "{}; the API server last sent data {} ago at most",
-        some(&listed.collect::<Vec<_>>(), ", "),
+        some(&listed.chain(missing).collect::<Vec<_>>(), ", "),
         span(oldest)
     ))
 }
@@ -188,6 +191,9 @@ fn some(all: &[String], between: &str) -> String {
 
 fn trouble(cache: &Cache) -> Option<String> {
     let (kind, place) = (brief(&cache.kind), place(cache));
+    if is_missing(cache) {
+        return None;
+    }
     if let Some(failure) = &cache.failure {
         return Some(brief(failure));
     }
@@ -200,6 +206,11 @@ fn trouble(cache: &Cache) -> Option<String> {
             span(cache.age_seconds)
         )
     })
+}
+
+/// Whether it is the cache of an optional kind that is not installed.
+fn is_missing(cache: &Cache) -> bool {
+    cache.is_optional && !cache.in_sync
 }
 
 fn place(cache: &Cache) -> String {

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use self::planned::{Object, Summary};
 use crate::{
-    api::failure::brief,
+    api::{failure::brief, key::Key},
     cache::readiness::{
         Unready,
         namespace::{NamespaceName, Reason},
@@ -24,7 +24,12 @@ use crate::{
     client::{cluster::Cluster, fence::FenceLayer},
     cmd::run,
     config::{app::App, environment::Host, settings::Config, sources::Settings},
-    controller::{builder::Builder, preview::Preview},
+    controller::{
+        builder::Builder,
+        dry_run::{DryRun, Problem},
+        preview::Preview,
+        single::Controlled,
+    },
     telemetry::metrics::Metrics,
 };
 
@@ -78,7 +83,7 @@ pub async fn plan(
     let mut preview = Preview::start(host, &client, config, &metrics, build);
     let synced = preview.synced(SILENCE, LIMIT).await;
     synced.map_err(|unready| Error::NotSynced(unready.iter().map(|it| line(app, it)).collect()))?;
-    let summary = write(&preview, settings, format, out)?;
+    let summary = write(&preview, settings, format, out).await?;
     let partial = preview.partial();
     if partial.is_empty() {
         return Ok(summary);
@@ -87,7 +92,10 @@ pub async fn plan(
     Err(Error::Partial(partial.join(", ")))
 }
 
-fn write(
+/// Plans of one object. Each is followed by the live reads that it lacks.
+const ROUNDS: u32 = 8;
+
+async fn write(
     preview: &Preview,
     settings: &Settings,
     format: Format,
@@ -97,7 +105,7 @@ fn write(
     for controller in preview.controllers() {
         let (name, _) = controller.work_queue();
         for key in controller.keys() {
-            let Some(plan) = controller.dry_run(&key) else {
+            let Some(plan) = dry_run(&**controller, &key).await else {
                 continue;
             };
             summary.add(&plan, settings);
@@ -119,6 +127,23 @@ fn write(
     }
     out.flush()?;
     Ok(summary)
+}
+
+/// Plans an object, with the live reads of the plan.
+async fn dry_run(controller: &dyn Controlled, key: &Key) -> Option<DryRun> {
+    for _ in 1..ROUNDS {
+        let (mut plan, wanted) = controller.dry_run(key)?;
+        if wanted.is_empty() {
+            return Some(plan);
+        }
+        for read in wanted {
+            if let Err(error) = read.await {
+                plan.problems = vec![Problem::lasting(&error)];
+                return Some(plan);
+            }
+        }
+    }
+    Some(controller.dry_run(key)?.0)
 }
 
 /// Returns the reason why a watch has no complete list, and how to mend it.

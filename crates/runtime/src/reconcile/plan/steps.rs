@@ -304,6 +304,7 @@ impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
                 return Err(ApiError::Rejected(words));
             }
             self.check_place(cx, key)?;
+            self.check_installed(key)?;
             let found = match self.store().get(key) {
                 Some(found) => found,
                 None if !apply.creates => return Ok(()),

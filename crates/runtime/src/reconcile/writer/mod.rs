@@ -32,7 +32,7 @@ use crate::{
         failure::{brief, root_cause},
         key::Key,
         object::{Cached, Object, Primary},
-        status::lacks_right,
+        status::{is_not_installed, lacks_right},
     },
     cache::{
         readiness::refusals::Refusals,
@@ -144,6 +144,29 @@ impl<V: Cached> Writer<V> {
         &self.store
     }
 
+    /// Returns whether the resource type is installed: see [`Store::is_installed`].
+    #[must_use]
+    pub fn is_installed(&self) -> bool {
+        self.store.is_installed()
+    }
+
+    /// Fails with [`ApiError::NotInstalled`] if the optional type [cannot be written](Store::is_writable).
+    pub(crate) fn check_installed(&self, key: &Key) -> Result<(), ApiError> {
+        let missing = ApiError::NotInstalled(V::KIND.plural);
+        self.store.is_writable(key).then_some(()).ok_or(missing)
+    }
+
+    /// Returns the error of a response.
+    fn error(&self, error: kube::Error) -> ApiError {
+        match &error {
+            kube::Error::Api(status) if self.store.is_optional() && is_not_installed(status) => {
+                self.store.note_rejected();
+                ApiError::NotInstalled(V::KIND.plural)
+            }
+            _ => error.into(),
+        }
+    }
+
     /// Returns `false` if this patch of `seen` is known to have no effect. Sends no request.
     pub(crate) fn is_needed<P: Primary>(
         &self,
@@ -204,6 +227,7 @@ impl<V: Cached> Writer<V> {
         body: &impl Serialize,
     ) -> Result<Snapshot<V>, ApiError> {
         self.check_place(cx, key)?;
+        self.check_installed(key)?;
         cx.check_dry_run(|| {
             let body = serde_json::to_value(body).unwrap_or_default();
             Step::of::<V>("create", key, self.labelled(body))
@@ -416,7 +440,7 @@ impl<V: Cached> Writer<V> {
         }
         answer.map_err(|error| {
             let words = root_cause(&error);
-            match error.into() {
+            match self.error(error) {
                 // The error concerns the read, not the object. So the retry must not wait for a change of the object.
                 ApiError::Rejected(_) | ApiError::Denied(..) | ApiError::Conflict => {
                     ApiError::transient(brief(&words))
@@ -476,11 +500,12 @@ impl<V: Cached> Writer<V> {
     ) -> Result<T, ApiError> {
         cx.attempt.heartbeat(cx.key());
         let lacked = answer.as_ref().is_err_and(for_want_of_a_right);
-        let answer = answer.map_err(ApiError::from);
+        let answer = answer.map_err(|error| self.error(error));
         match &answer {
             Err(
                 ApiError::Rejected(_)
                 | ApiError::Denied(..)
+                | ApiError::NotInstalled(_)
                 | ApiError::NamespaceTerminating
                 | ApiError::NotLeading,
             ) => {
@@ -502,7 +527,8 @@ impl<V: Cached> Writer<V> {
                 | ApiError::NotGranted(_)
                 | ApiError::NotListed(_)
                 | ApiError::ActionFailed(_)
-                | ApiError::Unprotected(_),
+                | ApiError::Unprotected(_)
+                | ApiError::Unread(..),
             ) => {}
         }
         if let Err(ApiError::Rejected(_) | ApiError::Denied(..)) = &answer {

@@ -121,8 +121,12 @@ metrics! {
             "Kubernetes events that were not written, by reason: refused (by the API server); late (it failed for a minute); full (too many waited).";
         CACHE_OBJECTS: Gauge "{app}_cache_objects" "" ["kind"]
             "Objects in the cache.";
+        KIND_INSTALLED: Gauge "{app}_kind_installed" "" ["kind"]
+            "Whether an optional kind is installed (1) or missing (0): this replica has listed its objects, and the API server has served it since.";
         PAUSED_OBJECTS: Gauge "{app}_paused_objects" "" ["kind"]
             "Reconciled objects with the annotation paused: true.";
+        LIVE_READS: Counter "{app}_live_reads_total" "" ["kind", "result"]
+            "Live reads of objects without a watch, by result: found; missing; forbidden; failed (no response, or another error).";
         CACHE_AGE: Gauge "{app}_cache_age_seconds" "s" ["kind", "scope"]
             "Time since the watch of a kind, in a namespace or in all namespaces (*), last received anything: an event, a part of a list, or a bookmark, which the API server sends about once a minute.";
         WATCH_RESTARTS: Counter "{app}_watch_restarts_total" "" ["kind"]

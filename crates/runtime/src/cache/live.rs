@@ -1,0 +1,207 @@
+//! Objects that are read live, without a watch.
+//!
+//! The cache contains the last result for each object, or that the object is missing. All controllers share it. It has at most
+//! [`CAPACITY`] results of each resource type; the oldest makes room for another.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Shared},
+};
+use kube::{Error, Resource as _, api::GetParams, core::Request};
+use opentelemetry::{KeyValue, metrics::BoundCounter};
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+
+use crate::{
+    api::{
+        failure::{brief, root_cause},
+        key::Key,
+        object::{Cached, Incoming, Object},
+        status::retry_after,
+    },
+    cache::store::{Owners, Snapshot},
+    client::context::ClientContext,
+    telemetry::metrics::{Metrics, table},
+};
+
+/// Maximum number of results of one resource type.
+const CAPACITY: usize = 1000;
+
+/// Timeout of a read.
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Results of live reads of one resource type.
+pub(crate) struct LiveReads<V> {
+    shared: Arc<ClientContext>,
+    owners: Owners,
+    results: Mutex<HashMap<Key, Known<V>>>,
+    running: Mutex<HashMap<Key, Running>>,
+    counts: Counts,
+}
+
+/// A result, and when its request was sent.
+#[derive(Clone)]
+pub(crate) struct Known<V> {
+    sent: Instant,
+    /// `None`: the object is missing.
+    pub object: Option<Snapshot<V>>,
+}
+
+/// A read that other reconciles join.
+struct Running {
+    begun: Instant,
+    reading: Reading,
+}
+
+/// A read in progress.
+pub(crate) type Reading = Shared<BoxFuture<'static, Result<(), ReadError>>>;
+
+/// Error of a read.
+#[derive(Clone, Debug)]
+pub(crate) enum ReadError {
+    /// The permission is missing. With the message of the API server.
+    Forbidden(String),
+    /// No response, or another error. The duration is the delay that the API server requests, or zero.
+    Failed(String, Duration),
+}
+
+struct Counts {
+    found: BoundCounter<u64>,
+    missing: BoundCounter<u64>,
+    forbidden: BoundCounter<u64>,
+    failed: BoundCounter<u64>,
+}
+
+impl<V: Cached> LiveReads<V> {
+    pub fn new(shared: &Arc<ClientContext>, owners: &Owners, metrics: &Metrics) -> Self {
+        let count = |result| {
+            let labels = [
+                KeyValue::new("kind", V::KIND.kind),
+                KeyValue::new("result", result),
+            ];
+            metrics.counter(&table::LIVE_READS, &labels)
+        };
+        Self {
+            shared: Arc::clone(shared),
+            owners: owners.clone(),
+            results: Mutex::default(),
+            running: Mutex::default(),
+            counts: Counts {
+                found: count("found"),
+                missing: count("missing"),
+                forbidden: count("forbidden"),
+                failed: count("failed"),
+            },
+        }
+    }
+
+    /// Returns the last result, unless its request was sent longer than `max_age` ago.
+    pub fn get(&self, key: &Key, max_age: Duration) -> Option<Known<V>> {
+        let results = self.results.lock();
+        let known = results.get(key).filter(|it| it.sent.elapsed() <= max_age);
+        known.cloned()
+    }
+
+    /// Reads an object. Concurrent reads of it are one request.
+    pub fn read(self: &Arc<Self>, key: &Key) -> Reading {
+        let mut running = self.running.lock();
+        // A read that no reconcile awaits any more makes no progress.
+        running.retain(|_, it| it.begun.elapsed() < READ_TIMEOUT);
+        let begin = || {
+            let (this, key) = (Arc::clone(self), key.clone());
+            let reading = async move {
+                let result = this.request(&key).await;
+                this.running.lock().remove(&key);
+                result
+            };
+            Running {
+                begun: Instant::now(),
+                reading: reading.boxed().shared(),
+            }
+        };
+        let running = running.entry(key.clone()).or_insert_with(begin);
+        running.reading.clone()
+    }
+
+    async fn request(&self, key: &Key) -> Result<(), ReadError> {
+        let sent = Instant::now();
+        let result = if is_possible(key.name()) {
+            self.send(key).await
+        } else {
+            Ok(None)
+        };
+        let count = match &result {
+            Ok(Some(_)) => &self.counts.found,
+            Ok(None) => &self.counts.missing,
+            Err(ReadError::Forbidden(_)) => &self.counts.forbidden,
+            Err(ReadError::Failed(..)) => &self.counts.failed,
+        };
+        count.add(1);
+        self.keep(key, sent, result?);
+        Ok(())
+    }
+
+    async fn send(&self, key: &Key) -> Result<Option<Snapshot<V>>, ReadError> {
+        let request = Request::new(Object::<V>::url_path(&(), key.namespace_if_any()));
+        let params = GetParams::default();
+        let request = if V::METADATA_ONLY {
+            request.get_metadata(key.name(), &params)
+        } else {
+            request.get(key.name(), &params)
+        };
+        let failed = |text: String| ReadError::Failed(text, Duration::ZERO);
+        let request = request.map_err(|error| failed(error.to_string()))?;
+        let answer = timeout(READ_TIMEOUT, self.shared.client.request(request)).await;
+        let late = |_| failed(format!("no answer in {READ_TIMEOUT:?}"));
+        match answer.map_err(late)? {
+            Ok(Incoming::<V>(read)) => {
+                let object = read.map_err(|(_, panicked)| failed(panicked.to_string()))?;
+                Ok(Some(self.owners.snapshot(object).1))
+            }
+            Err(Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(Error::Api(status)) if status.code == 403 => {
+                Err(ReadError::Forbidden(brief(&status.message)))
+            }
+            Err(error) => {
+                let asked = retry_after(&error).unwrap_or_default();
+                Err(ReadError::Failed(root_cause(&error), asked))
+            }
+        }
+    }
+
+    pub fn keep(&self, key: &Key, sent: Instant, object: Option<Snapshot<V>>) {
+        let mut results = self.results.lock();
+        if results.len() >= CAPACITY && !results.contains_key(key) {
+            let oldest = results.iter().min_by_key(|(_, known)| known.sent);
+            let oldest = oldest.map(|(key, _)| key.clone());
+            oldest.map(|key| results.remove(&key));
+        }
+        results.insert(key.clone(), Known { sent, object });
+    }
+}
+
+/// Whether an object may have this name, which a user may have written: it is a part of the URL. See `ValidatePathSegmentName` in
+/// `k8s.io/apimachinery`.
+fn is_possible(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~:@!$&'()*+,;=".contains(c);
+    !matches!(name, "" | "." | "..") && name.chars().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_segment_of_the_path() {
+        for name in ["a", "a.b-c", "system:node:a"] {
+            assert!(is_possible(name), "{name}");
+        }
+        for name in [
+            "", ".", "..", "a/status", "../b", "a%2fb", "a?b", "a#b", "a b", "é",
+        ] {
+            assert!(!is_possible(name), "{name}");
+        }
+    }
+}
