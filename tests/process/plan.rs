@@ -269,7 +269,7 @@ async fn a_missing_crd_ends_the_plan() {
     );
 }
 
-/// Three controllers, in the order of their declaration. One kind is cluster-scoped.
+/// Three controllers, in the order of their declaration. The classes are cluster-scoped.
 #[tokio::test]
 async fn the_plan_has_all_controllers() {
     let (cluster, program) = (without_foos().await, example("several_kinds"));

@@ -106,7 +106,7 @@ fn key(name: &str) -> Key {
 
 type Handler = Box<dyn Fn(Change<Child>) + Send>;
 
-/// One scope: a store of Parents, and the Children that they reference.
+/// A scope: a store of Parents, and the Children that they reference.
 struct World {
     server: Server,
     parents: Arc<Store<Parent>>,

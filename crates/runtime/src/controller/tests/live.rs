@@ -158,7 +158,7 @@ async fn a_missing_object_is_a_result_of_a_live_read() {
     }
 }
 
-/// One attempt sends a limited number of reads, even if each result is too old at once, and the next attempt continues.
+/// An attempt sends a limited number of reads, even if each result is too old at once, and the next attempt continues.
 #[tokio::test(start_paused = true)]
 async fn an_attempt_sends_at_most_eight_live_reads() {
     let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];

@@ -33,7 +33,7 @@ impl Fields for Monitor {
     const KIND: Kind = Kind::custom("other.com", "v1", "Monitor", "monitors");
 }
 
-/// Each Order has a Monitor of its name. If it does not ask whether Monitors are installed, it always plans the Monitor.
+/// Each Order has a Monitor of its name. Without a check whether Monitors are installed, it always plans the Monitor.
 struct Orders {
     primary: Arc<Writer<Custom<Order>>>,
     monitors: Writer<Dependent<Monitor>>,
@@ -199,7 +199,7 @@ impl ApiServer {
         respond(200, &json!({ "metadata": metadata, "items": items }))
     }
 
-    /// Returns the requests since the last call with this word, in alphabetical order.
+    /// Returns the requests since the last call whose text contains this, in alphabetical order.
     fn sent(&self, word: &str) -> Vec<String> {
         let mut sent = std::mem::take(&mut *self.sent.lock());
         sent.retain(|it| it.contains(word));
@@ -362,7 +362,7 @@ async fn without_permission_for_the_crd_the_type_is_noticed_within_minutes() {
     replica.is_ready(true);
 }
 
-/// A plan that does not ask whether the type is installed sends no request for it, and neither reports nor logs the error. While
+/// A plan without a check whether the type is installed sends no request for it, and neither reports nor logs the error. While
 /// the CRD is terminating, the API server rejects each create: few are sent, without an error.
 #[tokio::test(start_paused = true)]
 async fn a_step_for_a_missing_type_is_requeued_quietly() {
@@ -424,7 +424,7 @@ async fn a_plan_may_depend_on_the_presence() {
     }
 }
 
-/// One rejected write of a type that the API server does not serve any more suffices for all objects, for a while.
+/// A single rejected write of a type that the API server does not serve any more suffices for all objects, for a while.
 #[tokio::test(start_paused = true)]
 async fn after_a_rejected_write_no_other_is_sent_for_a_while() {
     for rejection in [missing as fn() -> _, terminating] {

@@ -88,8 +88,8 @@ async fn a_withdrawn_grant_removes_the_content() {
     assert_eq!(world.stored("other"), Some(12));
 }
 
-/// The response of the read no longer grants the content to one of the Parents that wait for it. That Parent learns of it as well.
-/// A Parent that never had a grant learns nothing.
+/// Two Parents wait for the content, and the response of the read grants it only to the Parent in m. The change enqueues both, but
+/// no Parent without a grant.
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_the_response_lacks_ends_the_wait() {
     let world = World::synced().await;
