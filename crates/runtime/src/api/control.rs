@@ -66,7 +66,7 @@ const EVERY_NAMESPACE: &str = "*";
 /// Returns whether the object `from` may read the object `to`, which has this control.
 ///
 /// A namespaced object may read the objects of its own namespace, cluster-scoped objects, and the objects that are granted to its
-/// namespace. A cluster-scoped object may read all, because its authors have permissions for the whole cluster.
+/// namespace. A cluster-scoped object may read all: its authors must have permissions for the whole cluster.
 pub(crate) fn may_read(from: &Key, to: &Key, control: Option<&Control>) -> bool {
     let (own, other) = (from.namespace(), to.namespace());
     own.is_empty()

@@ -33,8 +33,8 @@ impl Select {
     }
 
     /// Keeps only the objects that a reconciled object references. The watch brings the metadata of the selected objects
-    /// (`PartialObjectMetadata`). A GET reads the content of a referenced object after each list, when the object changes, and
-    /// when its first reference appears. At most 4 such requests are sent at a time for each scope, each with a timeout of 10 s.
+    /// (`PartialObjectMetadata`). A GET reads the content of a referenced object after each list, when the object changes,
+    /// when its first reference appears, and when it is granted to another namespace. At most 4 such requests are sent at a time for each scope, each with a timeout of 10 s.
     ///
     /// It needs the permission to get the objects, in addition to those to list and watch them. The store contains no other
     /// object. A reconcile waits until the content of the referenced objects that exist is in the store.

@@ -5,7 +5,7 @@
 //! first reference appears, and when it is granted. A list ends in the store only after these reads, so the initial sync waits
 //! for them, and no object is missing during a relist.
 //!
-//! A grant holds for the version of the content that has it. A new grant needs a new read: the content before it was not granted.
+//! A grant permits to read the version that contains it, and later ones that still do. So a new grant needs a new read.
 //! If the metadata withdraws a grant, the content leaves the store, and is read again if another object may read it.
 
 use std::{

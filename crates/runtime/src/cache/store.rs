@@ -346,8 +346,8 @@ impl<V: Cached> Store<V> {
         format!("{}{GRANT_TO}", self.owners.group)
     }
 
-    /// Returns whether the objects of this namespace are watched, and have not been listed yet. A reconcile begins after the list
-    /// of the namespace of its own object, so this is another namespace. An optional type may be missing: then no object exists.
+    /// Returns whether the objects of this namespace are watched, and have not been listed yet. Not for the namespace
+    /// of the reconciled object: its reconcile begins after the list. An optional type may be missing: then no object exists.
     pub(crate) fn is_unlisted(&self, key: &Key) -> bool {
         let state = self.state.read();
         let scope = state.scope_of(key);

@@ -152,8 +152,8 @@ impl<P: Primary> View<'_, P> {
     /// object without a grant neither enqueue the reconciled object nor delay it. So a spec cannot find out which objects exist in
     /// other namespaces. This does not hold for [`Store::get`], which checks nothing: do not call it with a key from a spec.
     ///
-    /// The reference of a cluster-scoped object needs no grant: its writers have permissions for the whole cluster. It
-    /// needs a namespace.
+    /// The reference of a cluster-scoped object needs no grant: only users who may read all objects should
+    /// have the permission to write it. It needs a namespace.
     ///
     /// ```
     /// # use std::sync::Arc;
