@@ -97,9 +97,8 @@ impl Reconciler for ShopReconciler {
             Duration::from_mins(10),
         )?;
         if class.is_none() {
-            // No watch reports its creation.
-            plan.again_after(Duration::from_mins(10));
-            return Ok(plan);
+            // No watch reports its creation: the first resync after ten minutes reads it again.
+            return Err(ApiError::Waiting(format!("no StorageClass {storage:?}")));
         }
         let data = BTreeMap::from([("storage".to_owned(), storage.clone())]);
         plan.apply(&self.config_maps, key, &Data { data });

@@ -158,7 +158,8 @@ fn forget_times(value: &mut Value) {
     }
 }
 
-/// Kept fields of a [`Dependent`], without `metadata`. If one field has another shape, all fields have their defaults.
+/// Kept fields of a [`Dependent`], without `metadata`. If a field is missing or has another shape, all fields have their defaults:
+/// mark a field that may be missing with `#[serde(default)]`.
 pub trait Fields:
     Clone + Debug + Default + PartialEq + Hash + Send + Sync + DeserializeOwned + 'static
 {

@@ -116,7 +116,7 @@ impl<P: Primary> Plan<P> {
     ///
     /// Before the request, a live read of the reconciled object must [confirm](Writer::verify_current) the plan. A newer spec may
     /// want the object. The delete has the UID and resourceVersion of the object as preconditions. For the errors, see
-    /// [`Writer::delete`].
+    /// [`Writer::delete`]. Declare the permission by [`ControllerBuilder::deletes`](crate::ControllerBuilder::deletes).
     pub fn delete<V: Applied>(&mut self, writer: &Writer<V>, key: &Key) -> &mut Delete<P> {
         let writer = Box::new(writer.clone());
         self.work.push(Work::Delete(writer, Delete::new(key)));
@@ -127,13 +127,13 @@ impl<P: Primary> Plan<P> {
     }
 
     /// [Deletes](Self::delete) the objects of this resource type that the reconciled object controls, and that are not part of
-    /// this plan.
+    /// this plan. Needs the same permission.
     pub fn prune<V: Applied>(&mut self, writer: &Writer<V>) {
         self.work.push(Work::Prune(Box::new(writer.clone())));
     }
 
     /// Reconciles the object again after this time; see [`Action`](crate::Action). The shortest of several times applies. Also
-    /// applies after an error that is not retried otherwise.
+    /// applies if a step fails with an error that is not retried otherwise. If the plan itself fails, it is lost.
     pub fn again_after(&mut self, time: Duration) {
         self.again = Some(self.again.map_or(time, |again| again.min(time)));
     }
