@@ -19,7 +19,7 @@ use crate::{
         failure::{brief, root_cause},
         key::Key,
         object::{Cached, Incoming, Object},
-        status::retry_after,
+        status::{is_not_installed, retry_after},
     },
     cache::store::{Owners, Snapshot},
     client::context::ClientContext,
@@ -127,7 +127,8 @@ impl<V: Cached> LiveReads<V> {
 
     async fn request(&self, key: &Key) -> Result<(), ReadError> {
         let sent = Instant::now();
-        let result = if is_possible(key.name()) {
+        let namespace = key.namespace_if_any();
+        let result = if is_possible(key.name()) && namespace.is_none_or(is_possible) {
             self.send(key).await
         } else {
             Ok(None)
@@ -160,6 +161,9 @@ impl<V: Cached> LiveReads<V> {
                 let object = read.map_err(|(_, panicked)| failed(panicked.to_string()))?;
                 Ok(Some(self.owners.snapshot(object).1))
             }
+            Err(Error::Api(status)) if is_not_installed(&status) => {
+                Err(failed(format!("the {} are not installed", V::KIND.plural)))
+            }
             Err(Error::Api(status)) if status.code == 404 => Ok(None),
             Err(Error::Api(status)) if status.code == 403 => {
                 Err(ReadError::Forbidden(brief(&status.message)))
@@ -182,7 +186,7 @@ impl<V: Cached> LiveReads<V> {
     }
 }
 
-/// Whether an object may have this name, which a user may have written: it is a part of the URL. See `ValidatePathSegmentName` in
+/// Whether an object may have this name or namespace, which a user may have written: it is a part of the URL. See `ValidatePathSegmentName` in
 /// `k8s.io/apimachinery`.
 fn is_possible(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-._~:@!$&'()*+,;=".contains(c);

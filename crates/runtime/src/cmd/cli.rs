@@ -73,6 +73,11 @@ pub fn main<C: DeserializeOwned>(
         }
         // `config | head -1`: the reader needs no more lines.
         Err(Failure::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(Failure::Plan(plan::Error::Output(error)))
+            if error.kind() == io::ErrorKind::BrokenPipe =>
+        {
+            ExitCode::from(INCOMPLETE)
+        }
         Err(failure) => {
             for line in failure.to_string().lines() {
                 stderr::line(&format!("error: {line}"));
@@ -319,8 +324,13 @@ fn preview<C: DeserializeOwned>(
     telemetry::log_only(app, &log)?;
     let runtime = RuntimeBuilder::new_current_thread().enable_all().build()?;
     let mut out = BufWriter::new(io::stdout().lock());
-    let planned = plan::plan(app, host, &config, &settings, format, &mut out, build);
-    let planned = runtime.block_on(planned);
+    let planned = runtime.block_on(async {
+        let stop = stop_asked().map_err(plan::Error::Output)?;
+        tokio::select! {
+            planned = plan::plan(app, host, &config, &settings, format, &mut out, build) => planned,
+            () = stop => Err(plan::Error::Stopped),
+        }
+    });
     // Does not wait for a DNS lookup in a blocking thread.
     runtime.shutdown_background();
     let summary = planned?;

@@ -90,12 +90,17 @@ impl<R: Reconciler> ObjectReconciler<R> {
         last: Option<(&'static str, Problem)>,
     ) -> Vec<Problem> {
         let steps = std::mem::take(&mut *cx.errors.lock());
+        let is_missing = |steps: &[(String, ApiError)]| {
+            let mut errors = steps.iter().map(|(_, error)| error);
+            errors.any(|error| matches!(error, ApiError::NotInstalled(_)))
+        };
         // The first status of an error ends the dry run, too, and hides the error.
         let is_hidden = last
             .as_ref()
             .is_some_and(|(name, _)| *name == ApiError::NotLeading.name());
         match last.filter(|_| !is_hidden) {
-            Some((_, last)) if steps.len() < 2 => vec![last],
+            // No request is missing of an optional type that is not installed.
+            Some((_, last)) if steps.len() < 2 && !is_missing(&steps) => vec![last],
             _ if steps.is_empty() && is_hidden && !seen.is_paused() => {
                 let plan = || {
                     let plan = self.reconciler.plan(&cx.view(), seen);
@@ -107,7 +112,8 @@ impl<R: Reconciler> ObjectReconciler<R> {
             }
             _ => {
                 let problem = |(step, error): (String, ApiError)| Problem {
-                    is_settled: error.is_settled() || matches!(error, ApiError::Foreign(..)),
+                    is_settled: error.is_settled()
+                        || matches!(error, ApiError::Foreign(..) | ApiError::NotInstalled(_)),
                     ..Problem::lasting(&format!("{step}: {error}"))
                 };
                 steps.into_iter().map(problem).collect()

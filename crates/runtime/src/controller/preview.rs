@@ -97,22 +97,24 @@ impl Preview {
     /// watch has been `silent` for this time, or if the lists take longer than `limit`.
     pub async fn synced(&mut self, silent: Duration, limit: Duration) -> Result<(), Vec<Unready>> {
         let begun = Instant::now();
-        let mut listed = None;
+        // The least number of objects that await contents, and since when. Each content is progress.
+        let (mut least, mut since) = (usize::MAX, begun);
         loop {
             let unready = self.scopes.unready();
-            if unready.is_empty() {
-                let listed: Instant = *listed.get_or_insert_with(Instant::now);
-                let awaits = self.all.iter().any(|it| it.awaits_content());
-                if !awaits || listed.elapsed() > silent {
-                    self.watches.shutdown().await;
-                    return Ok(());
-                }
+            let awaited = self.all.iter().map(|it| it.awaited()).sum();
+            if awaited < least {
+                (least, since) = (awaited, Instant::now());
+            }
+            let is_stalled = since.elapsed() > silent || begun.elapsed() > limit;
+            if unready.is_empty() && (awaited == 0 || is_stalled) {
+                self.watches.shutdown().await;
+                return Ok(());
             }
             let is_lasting = |it: &Unready| {
                 let reason = it.failure.as_ref().map(|(reason, _)| *reason);
                 reason.is_some_and(|it| !matches!(it, Reason::Failing | Reason::Syncing))
             };
-            let is_silent = |it: &Unready| it.heard.elapsed() > silent;
+            let is_silent = |it: &Unready| it.heard.elapsed() > silent && is_stalled;
             let is_hopeless = !unready.is_empty() && unready.iter().all(is_lasting);
             if is_hopeless || unready.iter().any(is_silent) || begun.elapsed() > limit {
                 return Err(unready);

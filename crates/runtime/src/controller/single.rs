@@ -58,8 +58,8 @@ pub(crate) trait Controlled: Any + Send + Sync {
     /// Returns the keys of the reconciled objects, sorted by namespace and name.
     fn keys(&self) -> Vec<Key>;
 
-    /// Whether a reconcile waits for the content of a referenced object.
-    fn awaits_content(&self) -> bool;
+    /// Returns the number of objects whose reconcile waits for the content of a referenced object.
+    fn awaited(&self) -> usize;
 
     /// Returns the requests that a reconcile of one object would send. `None` if the object does not exist.
     fn dry_run(&self, key: &Key) -> Option<(DryRun, WantedReads)>;
@@ -196,13 +196,17 @@ impl<R: Reconciler> Controlled for Controller<R> {
         keys
     }
 
-    fn awaits_content(&self) -> bool {
+    fn awaited(&self) -> usize {
         let (objects, informers) = (self.work.primary.store(), &self.work.informers);
-        informers.has_contents()
-            && objects.keys().iter().any(|key| {
-                let seen = objects.get(key).filter(|seen| !seen.is_paused());
-                seen.is_some_and(|seen| informers.awaits_content(key, &seen.view))
-            })
+        if !informers.has_contents() {
+            return 0;
+        }
+        let keys = objects.keys().into_iter();
+        let awaited = keys.filter(|key| {
+            let seen = objects.get(key).filter(|seen| !seen.is_paused());
+            seen.is_some_and(|seen| informers.awaits_content(key, &seen.view))
+        });
+        awaited.count()
     }
 
     fn dry_run(&self, key: &Key) -> Option<(DryRun, WantedReads)> {

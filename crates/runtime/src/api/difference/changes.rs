@@ -3,7 +3,7 @@
 use std::{cmp::Ordering, collections::BTreeSet};
 
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::api::{
     difference::{schema::Field, without_nulls},
@@ -53,16 +53,37 @@ pub(crate) fn of_update(kind: &Kind, new: &Value, actual: &Value) -> Vec<Change>
 pub(crate) fn redacted(kind: &str, body: &Value) -> Value {
     let mut body = body.clone();
     if kind == "Secret" {
-        let fields = ["/data", "/stringData"];
-        let annotations = body.pointer_mut("/metadata/annotations");
-        if let Some(copy) = annotations.and_then(|it| it.get_mut(LAST_APPLIED)) {
-            hide(copy);
-        }
-        for field in fields {
-            body.pointer_mut(field).into_iter().for_each(hide);
-        }
+        hide_within(&mut body, 0);
     }
     body
+}
+
+/// Hides the values of a Secret in a part of it, which is at this depth: its data, and the copies of manifests that clients keep in
+/// annotations.
+fn hide_within(value: &mut Value, depth: usize) {
+    match value {
+        Value::Object(members) => {
+            for (name, value) in members {
+                if is_secret(name, depth) {
+                    hide(value);
+                } else {
+                    hide_within(value, depth + 1);
+                }
+            }
+        }
+        Value::Array(elements) => {
+            for element in elements {
+                hide_within(element, depth + 1);
+            }
+        }
+        Value::String(text) if serde_json::from_str::<Map<_, _>>(text).is_ok() => hide(value),
+        _ => {}
+    }
+}
+
+/// Whether a member at this depth of a Secret has secret values.
+fn is_secret(name: &str, depth: usize) -> bool {
+    name == LAST_APPLIED || depth == 0 && matches!(name, "data" | "stringData")
 }
 
 fn hide(value: &mut Value) {
@@ -176,8 +197,7 @@ impl At {
             (true, _) => format!(".{name}"),
             (false, _) => format!("[{}]", Value::from(name)),
         };
-        let is_value = self.depth == 0 && matches!(name, "data" | "stringData");
-        let is_secret = self.is_of_secret && (is_value || name == LAST_APPLIED);
+        let is_secret = self.is_of_secret && is_secret(name, self.depth);
         Self {
             is_hidden: self.is_hidden || is_secret,
             ..self.below(&step)
@@ -224,6 +244,8 @@ impl At {
                     let mut value = value.filter(|value| !value.is_null()).cloned()?;
                     if self.is_hidden {
                         hide(&mut value);
+                    } else if self.is_of_secret {
+                        hide_within(&mut value, self.depth);
                     }
                     Some(value)
                 };
@@ -289,6 +311,33 @@ mod tests {
     use crate::api::difference::Comparison;
 
     const CUSTOM: Kind = Kind::custom("example.com", "v1", "Wish", "wishes");
+
+    /// A client's copy of a Secret is also hidden in a map that is added or removed as a whole.
+    #[test]
+    fn a_copy_of_a_secret_is_hidden_at_any_depth() {
+        let copy = r#"{"data":{"password":"aHVudGVyMg=="}}"#;
+        let copies = json!({ LAST_APPLIED: copy, "kapp.k14s.io/original": copy, "note": "{" });
+        let hidden =
+            json!({ LAST_APPLIED: REDACTED, "kapp.k14s.io/original": REDACTED, "note": "{" });
+        let (kind, without) = (Kind::of::<Secret>(), json!({ "metadata": {} }));
+        for metadata in [
+            json!({ "annotations": copies }),
+            json!({ "annotations": copies, "labels": {} }),
+        ] {
+            let with = json!({ "metadata": metadata });
+            for (old, new) in [
+                (&with, &without),
+                (&without, &with),
+                (&with, &json!({})),
+                (&json!({}), &with),
+            ] {
+                let text = format!("{:?}", of_update(&kind, new, old));
+                assert!(!text.contains("aHVu") && text.contains(REDACTED), "{text}");
+            }
+            let body = redacted("Secret", &with);
+            assert_eq!(body["metadata"]["annotations"], hidden);
+        }
+    }
 
     /// Returns the changes as `path: old -> new`, with `-` for a missing value.
     fn shown(changes: &[Change]) -> Vec<String> {

@@ -284,13 +284,14 @@ impl Scopes {
         watched.filter(|(kind, _)| self.needs.is_optional(kind))
     }
 
-    /// Returns the watches that fail, or whose initial list is not complete.
+    /// Returns the watches that fail, or whose initial list is not complete. An optional type may be missing.
     pub fn unready(&self) -> Vec<Unready> {
         let all = self.all.lock();
         let unready = all.informers().filter_map(|(number, scope)| {
             let state = &all.informers[number][scope];
-            // The attempt to list an optional resource type suffices.
-            let is_ready = state.need == Need::Optional || state.synced && state.failure.is_none();
+            let reason = state.failure.as_ref().map(|it| it.reason);
+            let is_missing = state.need != Need::Required && reason == Some(Reason::NotFound);
+            let is_ready = is_missing || state.synced && reason.is_none();
             (!is_ready).then(|| Unready {
                 kind: self.needs.watched[number],
                 namespace: state.namespace.clone(),
@@ -540,7 +541,7 @@ impl Status {
     pub fn synced(&self) {
         self.set(|state| {
             (state.synced, state.failure) = (true, None);
-            state.attempted();
+            state.attempted(true);
         });
         self.request_checks();
     }
@@ -552,16 +553,14 @@ impl Status {
             state.synced = false;
             state.failure = Some(Problem { reason, text });
         });
-        self.settle();
+        self.settle(true);
     }
 
-    /// Records that an attempt to list the resource type has ended.
-    fn settle(&self) {
-        let mut is_first = false;
-        self.set(|state| {
-            is_first = state.attempted();
-        });
-        if is_first {
+    /// Records that an attempt to list the resource type has ended: see [`InformerState::attempted`].
+    fn settle(&self, is_known: bool) {
+        let mut is_over = false;
+        self.set(|state| is_over = state.attempted(is_known));
+        if is_over {
             self.request_checks();
         }
     }
@@ -596,7 +595,7 @@ impl Status {
     /// Records why the watch fails.
     pub fn fails(&self, reason: Reason, text: String) {
         self.set(|state| state.failure = Some(Problem { reason, text }));
-        self.settle();
+        self.settle(!matches!(reason, Reason::Failing | Reason::Syncing));
     }
 
     /// Extends the grace period by the API server's `Retry-After`. Only the longest value of an outage counts. A server that

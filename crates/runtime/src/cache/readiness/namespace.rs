@@ -215,14 +215,18 @@ pub(super) struct Cell {
     pub asked: Duration,
 }
 
+/// Failed attempts to list an optional type until it counts as missing. An API server may fail for a moment, for example while it
+/// starts.
+const ATTEMPTS: u32 = 4;
+
 /// Whether a cell needs a resource type.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Need {
     Required,
-    /// The type may be missing. Its failures are no problem of a cell. But a cell waits for the first attempt to list the type, so
-    /// that the first reconciles know whether it is installed.
-    Unknown,
-    /// The first attempt has ended.
+    /// The type may be missing. Its failures are no problem of a cell. But a cell waits until it is known whether the type is
+    /// installed, for at most [`ATTEMPTS`] to list it. This is their number.
+    Unknown(u32),
+    /// It is known, or cannot be found out.
     Optional,
 }
 
@@ -246,7 +250,7 @@ impl InformerState {
             namespace,
             synced: false,
             need: if is_optional {
-                Need::Unknown
+                Need::Unknown(0)
             } else {
                 Need::Required
             },
@@ -257,13 +261,19 @@ impl InformerState {
         }
     }
 
-    /// Records that an attempt to list the type has ended. Returns whether it was the first of an optional type.
-    pub fn attempted(&mut self) -> bool {
-        let is_first = self.need == Need::Unknown;
-        if is_first {
-            self.need = Need::Optional;
-        }
-        is_first
+    /// Records that an attempt to list the type has ended, and whether it shows if an optional type is installed. Returns whether
+    /// the cells need not wait for the type any more.
+    pub fn attempted(&mut self, is_known: bool) -> bool {
+        let Need::Unknown(attempts) = self.need else {
+            return false;
+        };
+        let is_over = is_known || attempts + 1 == ATTEMPTS;
+        self.need = if is_over {
+            Need::Optional
+        } else {
+            Need::Unknown(attempts + 1)
+        };
+        is_over
     }
 
     /// Whether a cell need not wait for this watch any more.

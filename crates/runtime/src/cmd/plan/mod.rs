@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::watch;
+use tokio::{sync::watch, task::yield_now, time::Instant};
 
 use self::planned::{Object, Summary};
 use crate::{
@@ -35,7 +35,7 @@ use crate::{
 
 /// Longest silence of a list. A list is streamed, or comes in pages.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Longest time for all lists.
+/// Longest time for all lists, and for all live reads.
 const LIMIT: Duration = Duration::from_mins(10);
 
 /// An error that prevents a complete plan.
@@ -51,6 +51,8 @@ pub enum Error {
     Partial(String),
     #[error("cannot write the plan: {0}")]
     Output(#[from] io::Error),
+    #[error("stopped before the plan was complete: run plan again")]
+    Stopped,
 }
 
 /// Format of the plan on standard output.
@@ -92,7 +94,7 @@ pub async fn plan(
     Err(Error::Partial(partial.join(", ")))
 }
 
-/// Plans of one object. Each is followed by the live reads that it lacks.
+/// Maximum number of plans of one object. Live reads come between two plans.
 const ROUNDS: u32 = 8;
 
 async fn write(
@@ -101,13 +103,15 @@ async fn write(
     format: Format,
     out: &mut impl Write,
 ) -> io::Result<Summary> {
-    let mut summary = Summary::default();
+    let (mut summary, begun) = (Summary::default(), Instant::now());
     for controller in preview.controllers() {
         let (name, _) = controller.work_queue();
         for key in controller.keys() {
-            let Some(plan) = dry_run(&**controller, &key).await else {
+            let Some(plan) = dry_run(&**controller, &key, begun).await else {
                 continue;
             };
+            // A signal ends the command between two objects.
+            yield_now().await;
             summary.add(&plan, settings);
             let object = Object {
                 controller: name,
@@ -130,13 +134,17 @@ async fn write(
 }
 
 /// Plans an object, with the live reads of the plan.
-async fn dry_run(controller: &dyn Controlled, key: &Key) -> Option<DryRun> {
+async fn dry_run(controller: &dyn Controlled, key: &Key, begun: Instant) -> Option<DryRun> {
     for _ in 1..ROUNDS {
         let (mut plan, wanted) = controller.dry_run(key)?;
         if wanted.is_empty() {
             return Some(plan);
         }
         for read in wanted {
+            if begun.elapsed() > LIMIT {
+                plan.problems = vec![Problem::lasting(&"all live reads took longer than 10 min")];
+                return Some(plan);
+            }
             if let Err(error) = read.await {
                 plan.problems = vec![Problem::lasting(&error)];
                 return Some(plan);

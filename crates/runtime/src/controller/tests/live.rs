@@ -84,6 +84,13 @@ impl World {
                 let metadata = json!({ "name": name, "uid": name, "resourceVersion": "1" });
                 match code {
                     200 => respond(200, &json!({ "metadata": metadata })),
+                    404 if name != "unserved" => {
+                        let details = json!({ "name": name });
+                        respond(
+                            404,
+                            &json!({ "kind": "Status", "code": 404, "details": details }),
+                        )
+                    }
                     _ => respond(
                         code,
                         &json!({ "kind": "Status", "code": code, "message": message }),
@@ -156,6 +163,11 @@ async fn a_missing_object_is_a_result_of_a_live_read() {
         }
         assert_eq!(world.reads().len(), reads, "{class}");
     }
+    // The response about a missing resource type names no object.
+    let claim = world.claim("c", &["unserved"]);
+    let text = "cannot read StorageClass unserved: the storageclasses are not installed";
+    let failed = ApiError::transient(text);
+    assert_eq!(world.harness.reconcile(&claim).await, Err(failed));
 }
 
 /// An attempt sends a limited number of reads, even if each result is too old at once, and the next attempt continues.

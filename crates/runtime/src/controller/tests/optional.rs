@@ -33,7 +33,8 @@ impl Fields for Monitor {
     const KIND: Kind = Kind::custom("other.com", "v1", "Monitor", "monitors");
 }
 
-/// Each Order has a Monitor of its name. Without a check whether Monitors are installed, it always plans the Monitor.
+/// Each Order has a Monitor of its name, and no other one. Without a check whether Monitors are installed, it always plans the
+/// Monitor.
 struct Orders {
     primary: Arc<Writer<Custom<Order>>>,
     monitors: Writer<Dependent<Monitor>>,
@@ -54,6 +55,7 @@ impl Reconciler for Orders {
             let spec = json!({ "a": 1 });
             plan.apply(&self.monitors, cx.key(), &Monitor { spec });
         }
+        plan.prune(&self.monitors);
         Ok(plan)
     }
 }
@@ -386,6 +388,37 @@ async fn a_step_for_a_missing_type_is_requeued_quietly() {
     server.becomes(Crd::Served, "MODIFIED");
     sleep(Duration::from_mins(20)).await;
     assert!(server.sent("POST monitors").len() >= 2);
+}
+
+/// The list of an appearing type stores its objects one by one. Until its end, the plan takes the type for missing, so its objects
+/// look superfluous.
+#[tokio::test]
+async fn nothing_is_deleted_before_the_end_of_the_list() {
+    let sent = Arc::<Mutex<Vec<Method>>>::default();
+    let noted = Arc::clone(&sent);
+    let server = client(move |request| {
+        noted.lock().push(request.method.clone());
+        async { respond(500, &json!({})) }
+    });
+    let harness = Harness::new(&APP, &server, |builder| Orders {
+        primary: builder.primary(),
+        monitors: builder.if_installed().owns(),
+        asks: true,
+    });
+    let Orders {
+        primary, monitors, ..
+    } = harness.reconciler();
+    let order = "{metadata: {name: a, namespace: n, uid: u, resourceVersion: '1'}, spec: {}}";
+    harness.apply(primary.store(), object(order));
+    let monitor = "
+        metadata: {name: a, namespace: n, uid: m, resourceVersion: '2', ownerReferences: [
+            {apiVersion: example.com/v1, kind: Order, name: a, uid: u, controller: true}]}
+        spec: {a: 1}";
+    harness.apply(monitors.store(), object(monitor));
+    assert!(!monitors.is_installed());
+    let done = harness.reconcile(&key("a")).await;
+    assert_eq!(done, Err(ApiError::NotInstalled("monitors")));
+    assert_eq!(*sent.lock(), [Method::GET; 0]);
 }
 
 /// A type that is not installed has no objects. The result of a resync holds only while the type is installed, or missing.

@@ -392,6 +392,8 @@ impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
             if once.is_some_and(|once| !once.is_met(cx, carried)) {
                 return Ok(());
             }
+            // While the list of an optional type is incomplete, its objects are in the store, but the plan takes the type for missing.
+            self.check_installed(key)?;
             if !cx.is_dry_run {
                 cx.primary.verify_current(cx).await?;
                 if let Some(once) = once {

@@ -32,7 +32,7 @@ use crate::{
         failure::{brief, root_cause},
         key::Key,
         object::{Cached, Object, Primary},
-        status::{is_not_installed, lacks_right},
+        status::{is_denied, is_not_installed, lacks_right},
     },
     cache::{
         readiness::refusals::Refusals,
@@ -159,7 +159,11 @@ impl<V: Cached> Writer<V> {
     /// Returns the error of a response.
     fn error(&self, error: kube::Error) -> ApiError {
         match &error {
-            kube::Error::Api(status) if self.store.is_optional() && is_not_installed(status) => {
+            kube::Error::Api(status)
+                if self.store.is_optional()
+                    && is_not_installed(status)
+                    && !is_denied(&status.message) =>
+            {
                 self.store.note_rejected();
                 ApiError::NotInstalled(V::KIND.plural)
             }
