@@ -113,7 +113,9 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     works::lets_go(&case, &mut found);
     stays_up(&case, &mut found);
     match plan.program {
-        Program::Foo => judge_foos(&case, &mut found),
+        Program::Foo => {
+            judge_foos(&case, &mut found);
+        }
         Program::Databases => {
             databases::settled(&case, &mut found);
             databases::at_rest(&case, &mut found);

@@ -65,8 +65,12 @@ impl Program {
             max_rollouts: settings.max_rollouts,
         };
         match self {
-            Self::Foo => foo::build(builder, foo),
-            Self::Databases => several_kinds::build(builder, several_kinds::NoSettings {}),
+            Self::Foo => {
+                foo::build(builder, foo);
+            }
+            Self::Databases => {
+                several_kinds::build(builder, several_kinds::NoSettings {});
+            }
         }
     }
 }
