@@ -1,6 +1,6 @@
 //! The commands `rbac` and `fencing-policy`: the permissions of a program and the writes to fence, as `build` declares them.
 
-use std::{fmt::Write as _, io, sync::Arc};
+use std::{fmt::Write as _, io};
 
 use http::{Request, Response};
 use kube::client::Body;
@@ -12,7 +12,6 @@ use crate::{
         presence::definition_of,
         readiness::namespace::{Permission, RequiredAccess},
     },
-    client::context::ClientContext,
     config::{app::App, environment::Host},
     controller::builder::Builder,
     election::fencing_record::{account_key, holder_key},
@@ -45,13 +44,9 @@ pub fn declared(
     let offline = |_: Request<Body>| async {
         Err::<Response<Body>, _>(io::Error::from(io::ErrorKind::NotConnected))
     };
-    let shared = ClientContext {
-        app,
-        host: host.clone(),
-        client: kube::Client::new(service_fn(offline), "default"),
-    };
+    let client = kube::Client::new(service_fn(offline), "default");
     let metrics = Metrics::disconnected(app);
-    let mut builder = Builder::new(Arc::new(shared), vec![None], &metrics);
+    let mut builder = Builder::new(host, &client, vec![None], &metrics);
     build(&mut builder);
     builder.needs()
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use kube::Resource as _;
+use kube::{Client, Resource as _};
 use tokio::sync::watch as channel;
 
 use crate::{
@@ -32,6 +32,7 @@ use crate::{
         store::{Change, Owners, Store},
     },
     client::{context::ClientContext, fence},
+    config::environment::Host,
     controller::{
         event_handler::EventHandler,
         informers::{Changes, Informer, Informers, Role, Use, Watched},
@@ -89,10 +90,16 @@ type Start = Box<dyn FnOnce(&Common) -> Arc<dyn Controlled>>;
 
 impl Builder {
     pub(crate) fn new(
-        shared: Arc<ClientContext>,
+        host: &Host,
+        client: &Client,
         namespaces: Vec<Option<String>>,
         metrics: &Metrics,
     ) -> Self {
+        let shared = Arc::new(ClientContext {
+            app: metrics.app(),
+            host: host.clone(),
+            client: client.clone(),
+        });
         Self {
             owners: Owners::new(shared.app.group),
             shared,

@@ -43,10 +43,7 @@ use crate::{
         Scopes,
         namespace::{NamespaceName, Reason},
     },
-    client::{
-        context::ClientContext,
-        fence::{eligibility::Eligibility, term::Term},
-    },
+    client::fence::{eligibility::Eligibility, term::Term},
     config::{descriptors, environment::Host, settings::Config},
     controller::{
         builder::{Builder, Own},
@@ -130,13 +127,9 @@ impl Controllers {
     ) -> Self {
         let app = metrics.app();
         let namespaces = scopes(&config.namespaces);
-        let shared = Arc::new(ClientContext {
-            app,
-            host: host.clone(),
-            client: client.clone(),
-        });
-        let mut builder = Builder::new(Arc::clone(&shared), namespaces.clone(), metrics);
+        let mut builder = Builder::new(host, client, namespaces.clone(), metrics);
         build(&mut builder);
+        let shared = Arc::clone(&builder.shared);
         let (needs, refusals) = (builder.needs(), builder.refusals);
         let (informers, declared) = (builder.informers, builder.controllers);
         let kind = needs.primary();

@@ -11,7 +11,6 @@ use tokio::{
 use crate::{
     api::kind::Kind,
     cache::readiness::{Scopes, Unready, namespace::Reason},
-    client::context::ClientContext,
     config::{environment::Host, settings::Config},
     controller::{
         builder::Builder,
@@ -46,13 +45,9 @@ impl Preview {
     ) -> Self {
         let app = metrics.app();
         let namespaces = scopes(&config.namespaces);
-        let shared = Arc::new(ClientContext {
-            app,
-            host: host.clone(),
-            client: client.clone(),
-        });
-        let mut builder = Builder::new(Arc::clone(&shared), namespaces.clone(), metrics);
+        let mut builder = Builder::new(host, client, namespaces.clone(), metrics);
         build(&mut builder);
+        let shared = Arc::clone(&builder.shared);
         let (needs, refusals) = (builder.needs(), builder.refusals);
         let about = EventSource {
             app,

@@ -20,7 +20,6 @@ use crate::{
         readiness::Scopes,
         store::{Owners, Snapshot, Store},
     },
-    client::context::ClientContext,
     config::{app::App, environment::Host, settings::Config},
     controller::{
         builder::{Builder, ControllerBuilder},
@@ -64,12 +63,7 @@ impl<R: Reconciler> Harness<R> {
     ) -> Self {
         let metrics = Metrics::disconnected(app);
         let host = Host::of_this_process();
-        let shared = Arc::new(ClientContext {
-            app,
-            host: host.clone(),
-            client: client.clone(),
-        });
-        let mut builder = Builder::new(shared, vec![None], &metrics);
+        let mut builder = Builder::new(&host, client, vec![None], &metrics);
         let parts = builder.declare(app.name, &Inbox::default(), build);
         let refusals = builder.refusals.clone();
         let about = EventSource {

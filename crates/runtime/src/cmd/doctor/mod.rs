@@ -20,7 +20,7 @@ mod subject;
 mod verdict;
 mod webhooks;
 
-use std::{fmt, sync::Arc};
+use std::fmt;
 
 use futures::future::{FutureExt as _, LocalBoxFuture, join, join_all};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -37,7 +37,7 @@ use self::{
 use crate::{
     api::{failure::is_hidden, key::Key, kind::Kind},
     cache::{presence::definition_of, readiness::namespace::NamespaceName},
-    client::{cluster::Cluster, context::ClientContext, fence::FenceLayer},
+    client::{cluster::Cluster, fence::FenceLayer},
     cmd::run,
     config::{app::App, descriptors, environment::Host, settings::Config},
     controller::{builder::Builder, scopes},
@@ -101,13 +101,8 @@ pub async fn examine(
     let metrics = Metrics::disconnected(app);
     let fence = FenceLayer::new(watch::channel(None).1, &metrics);
     let (client, address, _) = cluster.fenced(&fence, &metrics);
-    let shared = ClientContext {
-        app,
-        host: host.clone(),
-        client: client.clone(),
-    };
     let namespaces = scopes(&config.namespaces);
-    let mut builder = Builder::new(Arc::new(shared), namespaces.clone(), &metrics);
+    let mut builder = Builder::new(host, &client, namespaces.clone(), &metrics);
     build(&mut builder);
     let mut needs = builder.needs();
     let (mut key, mut is_watched) = (None, true);

@@ -60,6 +60,14 @@ impl Reconciler for Orders {
     }
 }
 
+fn harness(client: &Client) -> Harness<Orders> {
+    Harness::new(&APP, client, |builder| Orders {
+        primary: builder.primary(),
+        monitors: builder.if_installed().owns(),
+        asks: true,
+    })
+}
+
 /// The state of the type.
 #[derive(Clone, Copy, PartialEq)]
 enum Crd {
@@ -400,11 +408,7 @@ async fn nothing_is_deleted_before_the_end_of_the_list() {
         noted.lock().push(request.method.clone());
         async { respond(500, &json!({})) }
     });
-    let harness = Harness::new(&APP, &server, |builder| Orders {
-        primary: builder.primary(),
-        monitors: builder.if_installed().owns(),
-        asks: true,
-    });
+    let harness = harness(&server);
     let Orders {
         primary, monitors, ..
     } = harness.reconciler();
@@ -425,11 +429,7 @@ async fn nothing_is_deleted_before_the_end_of_the_list() {
 #[tokio::test]
 async fn a_plan_may_depend_on_the_presence() {
     let offline = client(|_| async { respond(500, &json!({})) });
-    let harness = Harness::new(&APP, &offline, |builder| Orders {
-        primary: builder.primary(),
-        monitors: builder.if_installed().owns(),
-        asks: true,
-    });
+    let harness = harness(&offline);
     let Orders {
         primary, monitors, ..
     } = harness.reconciler();
@@ -467,11 +467,7 @@ async fn after_a_rejected_write_no_other_is_sent_for_a_while() {
             *counted.lock() += 1;
             async move { rejection() }
         });
-        let harness = Harness::new(&APP, &server, |builder| Orders {
-            primary: builder.primary(),
-            monitors: builder.if_installed().owns(),
-            asks: true,
-        });
+        let harness = harness(&server);
         let Orders {
             primary, monitors, ..
         } = harness.reconciler();
