@@ -14,10 +14,7 @@ pub use foo::{FooConfig, api};
 
 /// The description of this program for the runtime.
 pub static APP: App = App {
-    name: env!("CARGO_PKG_NAME"),
     about: env!("CARGO_PKG_DESCRIPTION"),
-    version: env!("CARGO_PKG_VERSION"),
-    group: api::GROUP,
     reporter: "sample-controller",
     defaults: "image = 'nginx:latest'\nmax_rollouts = 10",
     keys: &[
@@ -44,6 +41,11 @@ pub static APP: App = App {
     crates: &["foo_controller"],
     // The user chooses the image. The default, nginx, runs as root.
     pod_security: PodSecurity::Baseline,
+    ..App::new(
+        env!("CARGO_PKG_NAME"),
+        env!("CARGO_PKG_VERSION"),
+        api::GROUP,
+    )
 };
 
 /// Returns all metrics, grouped by section.

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use super::table::{KEYS, Key};
+use super::{
+    controllers::ControllerKeys,
+    table::{KEYS, Key},
+};
 
 /// Names of an application, and its additions to the configuration. A program has one.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +29,8 @@ pub struct App {
     pub defaults: &'static str,
     /// Configuration keys in addition to the runtime's.
     pub keys: &'static [Key],
+    /// Controllers that may have their own settings: [`controllers!`](crate::controllers).
+    pub controllers: &'static [ControllerKeys],
     /// Crates whose spans are exported in addition to the runtime's, named as in tracing.
     pub crates: &'static [&'static str],
     /// Level of the Pod Security Standards that the pods of its objects need. Used by `doctor`.
@@ -65,6 +70,7 @@ impl App {
             reporter: name,
             defaults: "",
             keys: &[],
+            controllers: &[],
             crates: &[],
             pod_security: PodSecurity::Restricted,
         }
@@ -96,9 +102,10 @@ impl App {
     }
 }
 
-/// Returns all keys, the application's before the runtime's.
+/// Returns all keys: the application's, those of its controllers, and the runtime's.
 pub fn keys(app: &'static App) -> impl Iterator<Item = &'static Key> {
-    app.keys.iter().chain(KEYS)
+    let of_controllers = app.controllers.iter().flat_map(|it| &it.keys);
+    app.keys.iter().chain(of_controllers).chain(KEYS)
 }
 
 impl Key {

@@ -11,6 +11,7 @@ pub(crate) mod app;
 pub(crate) mod backoff;
 pub(crate) mod build_info;
 pub(crate) mod clock;
+pub(crate) mod controllers;
 pub(crate) mod descriptors;
 pub(crate) mod environment;
 pub(crate) mod key_value_list;
@@ -32,6 +33,7 @@ use std::{
 use clap::{Arg, ArgMatches, value_parser};
 
 pub use app::{App, PodSecurity, keys};
+pub use controllers::{ControllerConfig, ControllerKeys};
 pub use rule::Rule;
 pub use settings::{Backoff, Config, Http, LeaderElection, Log, LogFormat, Telemetry};
 pub use sources::{ConfigErrors, Settings};

@@ -1,9 +1,13 @@
 //! The configuration as Rust types.
 
-use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration,
+};
 
 use http::Uri;
 use serde::{Deserialize, Deserializer};
+
+use super::controllers::ControllerConfig;
 
 /// The runtime's part of the effective configuration.
 ///
@@ -16,6 +20,9 @@ pub struct Config {
     pub resync: Duration,
     /// Number of workers. Slow namespaces have the same number in addition.
     pub workers: u32,
+    /// Settings of single controllers, by their names.
+    #[serde(default)]
+    pub controllers: BTreeMap<String, ControllerConfig>,
     /// Namespaces of the objects; empty means all.
     pub namespaces: Vec<String>,
     /// Time limit for running reconciles after a stop request.
@@ -37,6 +44,18 @@ pub struct Config {
     pub log: Log,
     /// Export of telemetry.
     pub telemetry: Telemetry,
+}
+
+impl Config {
+    /// Returns the settings for one controller: its own `workers` and `resync`, as far as they are set.
+    pub(crate) fn of_controller(&self, name: &str) -> Self {
+        let own = self.controllers.get(name).cloned().unwrap_or_default();
+        Self {
+            workers: own.workers.unwrap_or(self.workers),
+            resync: own.resync.unwrap_or(self.resync),
+            ..self.clone()
+        }
+    }
 }
 
 /// Delays of retries. A retry waits for the longer of two delays: the object's own backoff, and the token bucket of all

@@ -132,6 +132,7 @@ impl Settings {
     pub(super) fn check(&self) -> Result<Config, ConfigErrors> {
         let mut problems = self.problems.clone();
         let (good, bad): (Vec<&Key>, Vec<&Key>) = keys(self.app)
+            .filter(|key| !self.is_general(key))
             .partition(|key| self.value(key).is_some_and(|value| key.rule.allows(&value)));
         problems.extend(
             bad.into_iter()
@@ -233,6 +234,11 @@ impl Settings {
             .map_or("nowhere", |metadata| &metadata.name)
     }
 
+    /// Returns whether the key is not set, and has the value of the program's key.
+    fn is_general(&self, key: &Key) -> bool {
+        key.general().is_some() && self.value(key).is_none()
+    }
+
     /// Returns `key = value (origin)` on one line.
     fn show(&self, key: &Key) -> String {
         let value = self.value(key).unwrap_or_else(|| Value::from(""));
@@ -332,7 +338,8 @@ impl Settings {
             let value = self.value(key).map(|value| literal(&value));
             format!("{} = {}", key.name, key.shown(&value.unwrap_or_default()))
         };
-        keys(self.app).map(show).collect::<Vec<_>>().join(", ")
+        let set = keys(self.app).filter(|key| !self.is_general(key));
+        set.map(show).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -353,6 +360,10 @@ impl fmt::Display for Settings {
             if section != current {
                 writeln!(f, "\n[{section}]")?;
                 current = section;
+            }
+            if let (None, Some(general)) = (self.value(key), key.general()) {
+                writeln!(f, "# {name} is not set: {general} is used")?;
+                continue;
             }
             let value = self
                 .value(key)

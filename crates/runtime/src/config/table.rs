@@ -233,7 +233,11 @@ impl Key {
     /// Returns the flag. Its value stays text, because flags and environment go through the same check as the file.
     #[must_use]
     pub fn arg(&self, default: &str) -> Arg {
-        let default = if default.is_empty() { "none" } else { default };
+        let default = match (self.general(), default) {
+            (Some(general), _) => general,
+            (None, "") => "none",
+            (None, _) => default,
+        };
         let arg = Arg::new(self.name)
             .long(self.flag)
             .help_heading(self.heading)

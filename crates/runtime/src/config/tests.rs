@@ -101,6 +101,68 @@ fn printed_settings_can_be_parsed_again() {
     assert_eq!(read, ["4", "", "5", "2"], "{printed}");
 }
 
+static TWO: App = App {
+    controllers: crate::controllers!["database", "class-x"],
+    ..APP
+};
+
+/// Returns the settings of these sources, from the lowest to the highest.
+fn two(file: &str, env: &[(&str, &str)]) -> Settings {
+    let mut settings = Settings::defaults(&TWO);
+    settings.toml(file, &|line| format!("line {line}"));
+    let pairs = env
+        .iter()
+        .map(|(name, text)| (OsString::from(name), OsString::from(text)));
+    settings.env(pairs);
+    settings
+}
+
+#[test]
+fn a_controller_has_its_own_settings_or_those_of_the_program() {
+    let file = "workers = 4\n[controllers.database]\nresync = '1h'";
+    let settings = two(
+        file,
+        &[("SOME_OPERATOR__CONTROLLERS__CLASS-X__WORKERS", "9")],
+    );
+    let config = settings.check().unwrap();
+    let of = |name| {
+        let config = config.of_controller(name);
+        (config.workers, config.resync.as_secs())
+    };
+    assert_eq!(of("database"), (4, 3600));
+    assert_eq!(of("class-x"), (9, 30));
+    assert_eq!(of("other"), (4, 30));
+    assert!(
+        !settings.line().contains("database.workers"),
+        "{}",
+        settings.line()
+    );
+
+    let printed = settings.to_string();
+    assert!(
+        printed.contains("# database.workers is not set: workers is used"),
+        "{printed}"
+    );
+    assert_eq!(two(&printed, &[]).check().unwrap(), config, "{printed}");
+}
+
+#[test]
+fn a_wrong_setting_of_a_controller_is_reported_once() {
+    let errors = |file| two(file, &[]).check().unwrap_err().to_string();
+    assert_eq!(
+        errors("workers = 0"),
+        "workers = 0 (line 1): must be a whole number from 1 to 1000"
+    );
+    assert_eq!(
+        errors("controllers.database.workers = 0"),
+        "controllers.database.workers = 0 (line 1): must be a whole number from 1 to 1000"
+    );
+    assert_eq!(
+        errors("controllers.databases.workers = 1"),
+        "controllers.databases (line 1): unknown key; valid keys: database, class-x"
+    );
+}
+
 /// Arbitrary text, or text similar to a valid value.
 fn text() -> impl Strategy<Value = String> {
     prop_oneof![

@@ -113,12 +113,13 @@ impl<R: Reconciler> Controller<R> {
         common: &Common,
     ) -> Self {
         observe_paused(&common.metrics, Arc::clone(work.primary.store()));
+        let config = common.config.of_controller(name);
         Self {
             name,
             work: Arc::new(work),
             inbox,
-            instruments: Instruments::new(&common.metrics, name, common.config.workers),
-            config: common.config.clone(),
+            instruments: Instruments::new(&common.metrics, name, config.workers),
+            config,
         }
     }
 }
