@@ -102,7 +102,7 @@ impl Reconciler for ShopReconciler {
         }
         let data = BTreeMap::from([("storage".to_owned(), storage.clone())]);
         plan.apply(&self.config_maps, key, &Data { data });
-        if self.monitors.is_installed() {
+        if self.monitors.is_installed(cx.key()) {
             let endpoints = json!([{ "port": "metrics" }]);
             let labels = json!({ "shop": key.name() });
             let spec = json!({ "selector": { "matchLabels": labels }, "endpoints": endpoints });

@@ -1,9 +1,14 @@
 //! Objects that are read live, without a watch.
 //!
 //! The cache contains the last result for each object, or that the object is missing. All controllers share it. It has at most
-//! [`CAPACITY`] results of each resource type; the oldest makes room for another.
+//! [`CAPACITY`] results of each resource type; the oldest makes room for another. If the plans need more of them, each plan reads
+//! them again, so the first removal is logged.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Once},
+    time::Duration,
+};
 
 use futures::{
     FutureExt as _,
@@ -13,6 +18,7 @@ use kube::{Error, Resource as _, api::GetParams, core::Request};
 use opentelemetry::{KeyValue, metrics::BoundCounter};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
+use tracing::warn;
 
 use crate::{
     api::{
@@ -27,7 +33,7 @@ use crate::{
 };
 
 /// Maximum number of results of one resource type.
-const CAPACITY: usize = 1000;
+const CAPACITY: usize = 10_000;
 
 /// Timeout of a read.
 pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,26 +43,28 @@ pub(crate) struct LiveReads<V> {
     shared: Arc<ClientContext>,
     owners: Owners,
     results: Mutex<HashMap<Key, Known<V>>>,
-    running: Mutex<HashMap<Key, Running>>,
+    is_full: Once,
+    running: Mutex<HashMap<Key, Running<V>>>,
     counts: Counts,
 }
 
 /// A result, and when its request was sent.
-#[derive(Clone)]
-pub(crate) struct Known<V> {
+struct Known<V> {
     sent: Instant,
-    /// `None`: the object is missing.
-    pub object: Option<Snapshot<V>>,
+    object: Found<V>,
 }
 
+/// `None`: the object is missing.
+type Found<V> = Option<Snapshot<V>>;
+
 /// A read that other reconciles join.
-struct Running {
+struct Running<V> {
     begun: Instant,
-    reading: Reading,
+    reading: Reading<V>,
 }
 
 /// A read in progress.
-pub(crate) type Reading = Shared<BoxFuture<'static, Result<(), ReadError>>>;
+pub(crate) type Reading<V> = Shared<BoxFuture<'static, Result<Found<V>, ReadError>>>;
 
 /// Error of a read.
 #[derive(Clone, Debug)]
@@ -87,6 +95,7 @@ impl<V: Cached> LiveReads<V> {
             shared: Arc::clone(shared),
             owners: owners.clone(),
             results: Mutex::default(),
+            is_full: Once::new(),
             running: Mutex::default(),
             counts: Counts {
                 found: count("found"),
@@ -98,14 +107,14 @@ impl<V: Cached> LiveReads<V> {
     }
 
     /// Returns the last result, unless its request was sent longer than `max_age` ago.
-    pub fn get(&self, key: &Key, max_age: Duration) -> Option<Known<V>> {
+    pub fn get(&self, key: &Key, max_age: Duration) -> Option<Found<V>> {
         let results = self.results.lock();
         let known = results.get(key).filter(|it| it.sent.elapsed() <= max_age);
-        known.cloned()
+        known.map(|it| it.object.clone())
     }
 
     /// Reads an object. Concurrent reads of it are one request.
-    pub fn read(self: &Arc<Self>, key: &Key) -> Reading {
+    pub fn read(self: &Arc<Self>, key: &Key) -> Reading<V> {
         let mut running = self.running.lock();
         // A read that no reconcile awaits any more makes no progress.
         running.retain(|_, it| it.begun.elapsed() < READ_TIMEOUT);
@@ -125,7 +134,7 @@ impl<V: Cached> LiveReads<V> {
         running.reading.clone()
     }
 
-    async fn request(&self, key: &Key) -> Result<(), ReadError> {
+    async fn request(&self, key: &Key) -> Result<Found<V>, ReadError> {
         let sent = Instant::now();
         let namespace = key.namespace_if_any();
         let result = if is_possible(key.name()) && namespace.is_none_or(is_possible) {
@@ -140,11 +149,12 @@ impl<V: Cached> LiveReads<V> {
             Err(ReadError::Failed(..)) => &self.counts.failed,
         };
         count.add(1);
-        self.keep(key, sent, result?);
-        Ok(())
+        let object = result?;
+        self.keep(key, sent, object.clone());
+        Ok(object)
     }
 
-    async fn send(&self, key: &Key) -> Result<Option<Snapshot<V>>, ReadError> {
+    async fn send(&self, key: &Key) -> Result<Found<V>, ReadError> {
         let request = Request::new(Object::<V>::url_path(&(), key.namespace_if_any()));
         let params = GetParams::default();
         let request = if V::METADATA_ONLY {
@@ -175,9 +185,16 @@ impl<V: Cached> LiveReads<V> {
         }
     }
 
-    pub fn keep(&self, key: &Key, sent: Instant, object: Option<Snapshot<V>>) {
+    pub fn keep(&self, key: &Key, sent: Instant, object: Found<V>) {
         let mut results = self.results.lock();
         if results.len() >= CAPACITY && !results.contains_key(key) {
+            self.is_full.call_once(|| {
+                warn!(
+                    "over {CAPACITY} {} are read live: results are removed and read again; watch them instead, if most of \
+                     them are read",
+                    V::KIND.plural
+                );
+            });
             let oldest = results.iter().min_by_key(|(_, known)| known.sent);
             let oldest = oldest.map(|(key, _)| key.clone());
             oldest.map(|key| results.remove(&key));

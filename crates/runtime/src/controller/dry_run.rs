@@ -1,6 +1,7 @@
 //! A dry run of one object's reconcile: the requests that it would send.
 
 use futures::FutureExt as _;
+use parking_lot::Mutex;
 
 use crate::{
     api::{
@@ -12,9 +13,9 @@ use crate::{
     cache::store::Snapshot,
     controller::object_reconciler::ObjectReconciler,
     reconcile::{
-        context::{Context, Detached, Step},
+        context::{Context, Detached, Reads, Step},
         error::ApiError,
-        live::WantedReads,
+        live::DoneReads,
         reconciler::{Failed, Reconciler},
     },
 };
@@ -47,9 +48,9 @@ impl Problem {
 }
 
 impl<R: Reconciler> ObjectReconciler<R> {
-    /// Returns the requests that a reconcile would send, and the live reads that the plan lacks. `None` if the object does not
-    /// exist.
-    pub fn dry_run(&self, key: &Key) -> Option<(DryRun, WantedReads)> {
+    /// Returns the requests that a reconcile would send, and the live reads that the plan lacks besides the `done` ones. `None` if
+    /// the object does not exist.
+    pub fn dry_run(&self, key: &Key, done: DoneReads) -> Option<(DryRun, Reads)> {
         let seen = self.primary.store().get(key)?;
         let mut found = DryRun {
             is_paused: seen.is_paused(),
@@ -59,10 +60,14 @@ impl<R: Reconciler> ObjectReconciler<R> {
         if !found.is_paused && self.informers.awaits_content(key, &seen.view) {
             let text = "a referenced object has not been read yet";
             found.problems.push(Problem::lasting(&text));
-            return Some((found, Vec::new()));
+            return Some((found, Reads::default()));
         }
         let cx = Context {
             is_dry_run: true,
+            reads: Mutex::new(Reads {
+                done,
+                ..Reads::default()
+            }),
             ..self.context(key, &seen, &Detached { leads: true })
         };
         let method = "Reconciler::reconcile";
@@ -79,7 +84,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         };
         found.problems = problems;
         found.steps = std::mem::take(&mut *cx.steps.lock());
-        Some((found, cx.wanted_reads()))
+        Some((found, cx.reads.into_inner()))
     }
 
     /// Returns the errors of a dry run that ended with the error `last`.

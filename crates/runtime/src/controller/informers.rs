@@ -102,7 +102,7 @@ impl<P: Primary> Informers<P> {
         }
         for informer in self.iter() {
             informer.controlled_versions(key).hash(&mut hasher);
-            informer.is_installed().hash(&mut hasher);
+            informer.installed_scopes().hash(&mut hasher);
         }
         self.other_changes().hash(&mut hasher);
         hasher.finish() | 1
@@ -343,8 +343,8 @@ pub(crate) trait Role<P>: Send + Sync {
     fn has_contents(&self) -> bool;
     /// See [`Informers::awaits_content`].
     fn awaits_content(&self, from: &Key, key: &Key) -> bool;
-    /// See [`Store::is_installed`].
-    fn is_installed(&self) -> bool;
+    /// See [`Store::installed_scopes`].
+    fn installed_scopes(&self) -> Vec<bool>;
     /// Returns the combined versions of all objects that the primary `key` controls.
     fn controlled_versions(&self, key: &Key) -> u64;
     /// Returns a fingerprint of an object's content, unless `by` of the key `from` controls it, or may not read it.
@@ -388,8 +388,8 @@ impl<P: Primary, V: Cached> Role<P> for Use<V> {
         contents.is_some_and(|contents| contents.is_awaited(from, key))
     }
 
-    fn is_installed(&self) -> bool {
-        self.informer.store.is_installed()
+    fn installed_scopes(&self) -> Vec<bool> {
+        self.informer.store.installed_scopes()
     }
 
     fn controlled_versions(&self, key: &Key) -> u64 {

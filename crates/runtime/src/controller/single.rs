@@ -26,7 +26,8 @@ use crate::{
         worker::Worker,
     },
     reconcile::{
-        live::WantedReads,
+        context::Reads,
+        live::DoneReads,
         reconciler::{Action, Reconciler},
         writer::Writer,
     },
@@ -61,8 +62,8 @@ pub(crate) trait Controlled: Any + Send + Sync {
     /// Returns the number of objects whose reconcile waits for the content of a referenced object.
     fn awaited(&self) -> usize;
 
-    /// Returns the requests that a reconcile of one object would send. `None` if the object does not exist.
-    fn dry_run(&self, key: &Key) -> Option<(DryRun, WantedReads)>;
+    /// Returns the requests that a reconcile of one object would send, and the live reads that it lacks. `None` if the object does not exist.
+    fn dry_run(&self, key: &Key, done: DoneReads) -> Option<(DryRun, Reads)>;
 
     /// Returns the state of one object, or the reason if this replica does not have the object.
     fn object_state(&self, key: &Key) -> Result<ObjectWork, String>;
@@ -210,8 +211,8 @@ impl<R: Reconciler> Controlled for Controller<R> {
         awaited.count()
     }
 
-    fn dry_run(&self, key: &Key) -> Option<(DryRun, WantedReads)> {
-        self.work.dry_run(key)
+    fn dry_run(&self, key: &Key, done: DoneReads) -> Option<(DryRun, Reads)> {
+        self.work.dry_run(key, done)
     }
 
     fn object_state(&self, key: &Key) -> Result<ObjectWork, String> {

@@ -1,7 +1,6 @@
 //! The context of one reconcile.
 
 use std::{
-    any::TypeId,
     fmt,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
 };
@@ -23,7 +22,11 @@ use crate::{
     },
     cache::store::{Snapshot, Store},
     config::environment::Host,
-    reconcile::{error::ApiError, writer::disputes::Requester},
+    reconcile::{
+        error::ApiError,
+        live::{DoneReads, WantedReads},
+        writer::disputes::Requester,
+    },
     telemetry::{
         events::{Recorder, event::Event},
         log::log_once::LogLimiter,
@@ -71,12 +74,9 @@ pub struct Context<'a, P: Primary> {
 pub(crate) struct Reads {
     /// Whether the plan depends on one. Its result then holds only for a time.
     pub is_used: bool,
-    pub wanted: Vec<(Read, BoxFuture<'static, Result<(), ApiError>>)>,
-    pub done: Vec<(Read, Result<(), ApiError>)>,
+    pub wanted: WantedReads,
+    pub done: DoneReads,
 }
-
-/// The cached form and the key of an object that is read.
-type Read = (TypeId, Key);
 
 /// Context of a plan. Unlike a [`Context`], it can neither send an event nor enqueue an object.
 pub struct View<'a, P: Primary>(pub(crate) &'a Context<'a, P>);

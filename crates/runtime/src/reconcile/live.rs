@@ -1,6 +1,10 @@
 //! Live reads of a plan.
 
-use std::{any::TypeId, sync::Arc, time::Duration};
+use std::{
+    any::{Any, TypeId},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::{FutureExt as _, future::BoxFuture};
 
@@ -21,7 +25,7 @@ use crate::{
 };
 
 /// Maximum number of reads in one attempt.
-const MOST: usize = 8;
+pub(crate) const MOST: usize = 64;
 
 /// Objects of a resource type that are read live, without a watch: [`View::live`].
 pub struct Live<V> {
@@ -45,15 +49,25 @@ impl<V> Live<V> {
 }
 
 /// Reads that a plan lacks.
-pub(crate) type WantedReads = Vec<BoxFuture<'static, Result<(), ApiError>>>;
+pub(crate) type WantedReads = Vec<(Read, BoxFuture<'static, ReadResult>)>;
+
+/// Reads of an attempt, with their results.
+pub(crate) type DoneReads = Vec<(Read, ReadResult)>;
+
+/// The cached form and the key of an object that is read.
+pub(crate) type Read = (TypeId, Key);
+
+/// An `Option<Snapshot<V>>` of the cached form `V`, or the error of the plan.
+type ReadResult = Result<Arc<dyn Any + Send + Sync>, ApiError>;
 
 impl<P: Primary> View<'_, P> {
     /// Returns an object that was read live less than `max_age` ago. `None`: it did not exist. For objects that change rarely,
     /// such as a `StorageClass`, of which a watch would be too much.
     ///
     /// Without such a result, the plan ends with [`ApiError::Unread`]. The runtime then sends a GET, with a timeout of 10 s, and
-    /// makes the plan again. It keeps the results for all objects of the program, the last 1,000 of each resource type. One
-    /// attempt sends at most 8 reads; further ones follow in the next attempt. A result of the attempt itself is never too old.
+    /// makes the plan again. It keeps the results for all objects of the program, the last 10,000 of each resource type; watch a
+    /// type of which more objects are needed. One attempt sends at most 64 reads. A result of the attempt itself is never too
+    /// old.
     ///
     /// No change of the object enqueues the reconciled one. A resync finds that a result is too old, and enqueues the reconciled
     /// object. Of the dry runs, only the command `plan` sends the GETs.
@@ -62,7 +76,7 @@ impl<P: Primary> View<'_, P> {
     ///
     /// - [`ApiError::Unread`], which the plan must return.
     /// - [`ApiError::Denied`] if the permission to get the object is missing.
-    /// - [`ApiError::Transient`] if the read failed.
+    /// - [`ApiError::Transient`] if the read failed, or if the plan needs more reads than one attempt may send.
     /// - [`ApiError::InvalidSpec`] as in [`require`](Self::require).
     pub fn live<V: Cached>(
         &self,
@@ -75,23 +89,24 @@ impl<P: Primary> View<'_, P> {
         let mut reads = cx.reads.lock();
         reads.is_used = true;
         let object = (TypeId::of::<V>(), key.clone());
-        let done = reads.done.iter().find(|(of, _)| *of == object);
-        let max_age = match done {
-            Some((_, Err(error))) => return Err(error.clone()),
-            Some((_, Ok(()))) => Duration::MAX,
-            None => max_age,
+        if let Some((_, result)) = reads.done.iter().find(|(of, _)| *of == object) {
+            let object = result.clone()?.downcast::<Option<Snapshot<V>>>();
+            return Ok(object.ok().and_then(|object| (*object).clone()));
+        }
+        if let Some(known) = live.reads.get(key, max_age) {
+            return Ok(known);
+        }
+        if reads.done.len() >= MOST {
+            let text = format!("cannot read more than {MOST} objects live in one reconcile");
+            return Err(ApiError::transient(text));
+        }
+        let (live, by, of) = (live.clone(), cx.key.clone(), key.clone());
+        let read = async move {
+            let found = live.reads.read(&of).await;
+            let found = found.map_err(|error| live.error(&by, &of, error))?;
+            Ok(Arc::new(found) as _)
         };
-        if let Some(found) = live.reads.get(key, max_age) {
-            return Ok(found.object);
-        }
-        if reads.done.len() < MOST {
-            let (live, by, of) = (live.clone(), cx.key.clone(), key.clone());
-            let read = async move {
-                let read = live.reads.read(&of).await;
-                read.map_err(|error| live.error(&by, &of, error))
-            };
-            reads.wanted.push((object, read.boxed()));
-        }
+        reads.wanted.push((object, read.boxed()));
         Err(ApiError::Unread(V::KIND.kind, key.to_string()))
     }
 }
@@ -113,23 +128,12 @@ impl<V: Cached> Live<V> {
 }
 
 impl<P: Primary> Context<'_, P> {
-    /// Returns the reads that the last plan lacked. None has been sent.
-    pub(crate) fn wanted_reads(&self) -> WantedReads {
-        let wanted = std::mem::take(&mut self.reads.lock().wanted);
-        wanted
-            .into_iter()
-            .map(|(_, read)| read)
-            .take(MOST)
-            .collect()
-    }
-
-    /// Sends the reads that the last plan lacked. Returns whether another plan may have more results.
+    /// Sends the reads that the last plan lacked. Returns whether there were any.
     pub(crate) async fn read_live(&self) -> bool {
         if self.is_dry_run {
             return false;
         }
-        let mut wanted = std::mem::take(&mut self.reads.lock().wanted);
-        wanted.truncate(MOST - self.reads.lock().done.len().min(MOST));
+        let wanted = std::mem::take(&mut self.reads.lock().wanted);
         let is_any = !wanted.is_empty();
         for (object, read) in wanted {
             let result = if self.attempt.leads() {

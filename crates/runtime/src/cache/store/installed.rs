@@ -12,22 +12,46 @@ use crate::api::{key::Key, object::Cached};
 pub(crate) const REJECTED: Duration = Duration::from_secs(5);
 
 impl<V: Cached> Store<V> {
-    /// Returns whether the resource type is installed. A type that is not [optional](crate::ControllerBuilder::if_installed)
-    /// always is. An optional type is installed once its objects are listed, and until the API server does not serve it any
-    /// more. If namespaces are configured, a list in one of them suffices.
+    /// Returns whether the resource type of this object is installed. A type that is not
+    /// [optional](crate::ControllerBuilder::if_installed) always is. An optional type is installed once the objects in the
+    /// namespace of `key` are listed, and until the API server does not serve the type any more. Without the permission to list
+    /// it in that namespace, it counts as missing there.
     #[must_use]
-    pub fn is_installed(&self) -> bool {
-        let is_listed = || self.state.read().scopes.iter().any(|it| it.is_listed);
+    pub fn is_installed(&self, key: &Key) -> bool {
+        let is_listed = || {
+            self.state
+                .read()
+                .scope_of(key)
+                .is_some_and(|it| it.is_listed)
+        };
         !self.is_optional() || is_listed()
     }
 
-    /// Whether objects can be written here: the type is installed, the objects of the scope are known, and the API server has not
-    /// rejected a write [recently](Self::note_rejected).
+    /// Returns whether the resource type is installed in each scope: see [`is_installed`](Self::is_installed).
+    pub(crate) fn installed_scopes(&self) -> Vec<bool> {
+        let is_listed = || {
+            self.state
+                .read()
+                .scopes
+                .iter()
+                .map(|it| it.is_listed)
+                .collect()
+        };
+        if self.is_optional() {
+            is_listed()
+        } else {
+            Vec::new()
+        }
+    }
+
+    /// Whether objects can be written here: the type is installed, and the API server has not rejected a write
+    /// [recently](Self::note_rejected).
     pub(crate) fn is_writable(&self, key: &Key) -> bool {
-        let state = self.state.read();
-        let is_rejected = state.rejected_until.is_some_and(|end| Instant::now() < end);
-        let is_listed = || state.scope_of(key).is_some_and(|it| it.is_listed);
-        !self.is_optional() || !is_rejected && is_listed()
+        let is_rejected = || {
+            let until = self.state.read().rejected_until;
+            until.is_some_and(|end| Instant::now() < end)
+        };
+        !self.is_optional() || self.is_installed(key) && !is_rejected()
     }
 
     /// Records that the API server rejected a write, because it does not serve the type.
@@ -58,5 +82,30 @@ impl<V: Cached> Store<V> {
     pub(crate) fn vanish(&self, scope: usize) -> Vec<Change<V>> {
         self.list_begins(scope);
         self.ends(scope, 0, false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{cache::store::Owners, testing::fixtures::Child};
+
+    /// The type may be served in one namespace only, if the permission to list it is missing in the other.
+    #[test]
+    fn an_optional_type_is_installed_where_it_is_listed() {
+        let namespaces = ["a", "b"].map(|name| Some(name.to_owned()));
+        let store = Store::<Child>::new(&namespaces, Owners::default());
+        let installed = || ["a", "b", "c"].map(|name| store.is_installed(&Key::new(name, "x")));
+        assert_eq!(installed(), [true; 3], "not optional");
+        store.make_optional();
+        assert_eq!(installed(), [false; 3]);
+        for (scope, expected) in [(1, [false, true, false]), (0, [true, true, false])] {
+            store.list_begins(scope);
+            store.list_ends(scope, 1);
+            assert_eq!(installed(), expected);
+            assert_eq!(store.installed_scopes(), expected[..2]);
+        }
+        store.vanish(1);
+        assert_eq!(installed(), [true, false, false]);
     }
 }

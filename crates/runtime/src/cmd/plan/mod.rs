@@ -94,9 +94,6 @@ pub async fn plan(
     Err(Error::Partial(partial.join(", ")))
 }
 
-/// Maximum number of plans of one object. Live reads come between two plans.
-const ROUNDS: u32 = 8;
-
 async fn write(
     preview: &Preview,
     settings: &Settings,
@@ -135,23 +132,21 @@ async fn write(
 
 /// Plans an object, with the live reads of the plan.
 async fn dry_run(controller: &dyn Controlled, key: &Key, begun: Instant) -> Option<DryRun> {
-    for _ in 1..ROUNDS {
-        let (mut plan, wanted) = controller.dry_run(key)?;
-        if wanted.is_empty() {
+    let mut done = Vec::new();
+    loop {
+        let (mut plan, reads) = controller.dry_run(key, done)?;
+        if reads.wanted.is_empty() {
             return Some(plan);
         }
-        for read in wanted {
+        done = reads.done;
+        for (object, read) in reads.wanted {
             if begun.elapsed() > LIMIT {
                 plan.problems = vec![Problem::lasting(&"all live reads took longer than 10 min")];
                 return Some(plan);
             }
-            if let Err(error) = read.await {
-                plan.problems = vec![Problem::lasting(&error)];
-                return Some(plan);
-            }
+            done.push((object, read.await));
         }
     }
-    Some(controller.dry_run(key)?.0)
 }
 
 /// Returns the reason why a watch has no complete list, and how to mend it.

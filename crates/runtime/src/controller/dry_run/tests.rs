@@ -156,7 +156,7 @@ async fn a_dry_run_has_all_steps_with_the_stored_fields() {
     for name in ["old", "left"] {
         insert_map(&harness, name, "wish");
     }
-    let run = harness.work.dry_run(&key("w")).unwrap().0;
+    let run = harness.work.dry_run(&key("w"), Vec::new()).unwrap().0;
     assert_eq!(
         steps(&run),
         [
@@ -170,7 +170,7 @@ async fn a_dry_run_has_all_steps_with_the_stored_fields() {
     assert_eq!(patch.body, json!({ "data": { "a": "2" } }));
     assert_eq!(patch.actual, json!({ "data": { "a": "1" } }));
     assert_eq!(patch.limited, Some(("data.a", "slots")));
-    assert!(harness.work.dry_run(&key("another")).is_none());
+    assert!(harness.work.dry_run(&key("another"), Vec::new()).is_none());
 }
 
 /// An error of the plan is a problem, also beside the status that reports it. Only a change of the object ends it.
@@ -182,16 +182,16 @@ async fn an_error_of_the_plan_is_a_problem() {
         text: "of is empty".to_owned(),
         is_settled: true,
     };
-    let run = harness.work.dry_run(&key("w")).unwrap().0;
+    let run = harness.work.dry_run(&key("w"), Vec::new()).unwrap().0;
     assert_eq!(steps(&run), ["update Wish w"]);
     assert_eq!(run.problems, [problem]);
     write_status(&harness, &run);
-    let run = harness.work.dry_run(&key("w")).unwrap().0;
+    let run = harness.work.dry_run(&key("w"), Vec::new()).unwrap().0;
     assert!(run.steps.is_empty(), "{:?}", run.steps);
     assert_eq!(run.problems[0].text, "of is empty");
 
     *harness.reconciler().plan.lock() = Box::new(|_| Err(ApiError::transient("no memory")));
-    let run = harness.work.dry_run(&key("w")).unwrap().0;
+    let run = harness.work.dry_run(&key("w"), Vec::new()).unwrap().0;
     assert!(run.steps.is_empty(), "{:?}", run.steps);
     assert_eq!(run.problems, [Problem::lasting(&"no memory")]);
 }
@@ -206,7 +206,7 @@ async fn an_error_of_a_step_is_a_problem() {
         Ok(plan)
     });
     insert_map(&harness, "theirs", "another");
-    let run = harness.work.dry_run(&key("w")).unwrap().0;
+    let run = harness.work.dry_run(&key("w"), Vec::new()).unwrap().0;
     assert_eq!(steps(&run), ["create ConfigMap new"]);
     let text = "apply ConfigMap n/theirs: ConfigMap \"theirs\" already exists and is not controlled by this object";
     let problem = Problem {
@@ -220,7 +220,7 @@ async fn an_error_of_a_step_is_a_problem() {
 #[tokio::test]
 async fn a_panic_is_a_problem() {
     let harness = harness(&Value::Null, |_| panic!("on purpose"));
-    let run = harness.work.dry_run(&key("w")).unwrap().0;
+    let run = harness.work.dry_run(&key("w"), Vec::new()).unwrap().0;
     assert!(run.steps.is_empty() && !run.problems[0].is_settled);
     let text = "Reconciler::reconcile of a Wish panicked: see the log line before this one";
     assert_eq!(run.problems[0].text, text);
@@ -234,7 +234,7 @@ async fn a_paused_object_has_no_steps() {
         plan.apply(maps, &key("new"), &data("1"));
         Ok(plan)
     });
-    let run = harness.work.dry_run(&key("w")).unwrap().0;
+    let run = harness.work.dry_run(&key("w"), Vec::new()).unwrap().0;
     assert_eq!(
         (steps(&run), run.is_paused),
         (vec!["update Wish w".to_owned()], true)

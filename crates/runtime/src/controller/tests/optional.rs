@@ -51,7 +51,7 @@ impl Reconciler for Orders {
         _: &Snapshot<Custom<Order>>,
     ) -> Result<Plan<Custom<Order>>, ApiError> {
         let mut plan = Plan::new();
-        if !self.asks || self.monitors.is_installed() {
+        if !self.asks || self.monitors.is_installed(cx.key()) {
             let spec = json!({ "a": 1 });
             plan.apply(&self.monitors, cx.key(), &Monitor { spec });
         }
@@ -419,7 +419,7 @@ async fn nothing_is_deleted_before_the_end_of_the_list() {
             {apiVersion: example.com/v1, kind: Order, name: a, uid: u, controller: true}]}
         spec: {a: 1}";
     harness.apply(monitors.store(), object(monitor));
-    assert!(!monitors.is_installed());
+    assert!(!monitors.is_installed(&key("a")));
     let done = harness.reconcile(&key("a")).await;
     assert_eq!(done, Err(ApiError::NotInstalled("monitors")));
     assert_eq!(*sent.lock(), [Method::GET; 0]);
@@ -446,7 +446,7 @@ async fn a_plan_may_depend_on_the_presence() {
     );
     let key = key("a");
     for is_installed in [false, true, false] {
-        assert_eq!(monitors.is_installed(), is_installed);
+        assert_eq!(monitors.is_installed(&key), is_installed);
         assert_eq!(harness.plan(&key).unwrap().len(), usize::from(is_installed));
         assert_eq!(harness.is_up_to_date(&key), !is_installed);
         if is_installed {
@@ -487,7 +487,7 @@ async fn after_a_rejected_write_no_other_is_sent_for_a_while() {
             advance(REJECTED).await;
         }
         assert!(
-            monitors.is_installed(),
+            monitors.is_installed(&key("a")),
             "no event would enqueue the objects again"
         );
     }

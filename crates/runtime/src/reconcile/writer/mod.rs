@@ -144,10 +144,10 @@ impl<V: Cached> Writer<V> {
         &self.store
     }
 
-    /// Returns whether the resource type is installed: see [`Store::is_installed`].
+    /// Returns whether the resource type of this object is installed: see [`Store::is_installed`].
     #[must_use]
-    pub fn is_installed(&self) -> bool {
-        self.store.is_installed()
+    pub fn is_installed(&self, key: &Key) -> bool {
+        self.store.is_installed(key)
     }
 
     /// Fails with [`ApiError::NotInstalled`] if the optional type [cannot be written](Store::is_writable).
