@@ -28,7 +28,7 @@ endif
 	crates/testkit/src/collector/build.sh
 	tests/tools/build.sh manifests
 	tests/tools/build.sh kstatus
-	$(BUILD) --example kube_controller --example several_kinds --example optional_kind --bin xtask # the programs that tests run
+	$(BUILD) --example kube_controller --example several_kinds --example optional_kind --example two_versions --bin xtask # the programs that tests run
 	cargo test --locked --workspace $(TESTS) --no-run
 
 # Tests with real processes, which mostly wait; the simulation uses the remaining CPU time. Most tests have deadlines, and so

@@ -220,7 +220,6 @@ pub mod testing;
 
 pub use api::{
     applied::Applied,
-    crd,
     difference::Comparison,
     exists::Exists,
     failure::{Failure, Retry, brief},
@@ -233,6 +232,15 @@ pub use api::{
     reported::{Reported, Status, condition},
     select::Select,
 };
+
+/// CRDs with several versions.
+pub mod crd {
+    pub use crate::api::{
+        conversion::{Convert, Definition, Version, Versioned, converted},
+        crd::versions,
+    };
+}
+
 pub use cache::{
     index::Index,
     store::{Snapshot, Store},

@@ -12,7 +12,8 @@ use serde_json::{Map, Value};
 /// The API server does not convert the objects (`spec.conversion.strategy: None`). It changes `apiVersion`, and removes the
 /// fields that the schema of the requested version lacks. A client that updates or patches an object in that version would
 /// delete these fields. So all versions must have the same fields of the same types. Defaults, validation, descriptions and
-/// columns may differ. Source: Kubernetes documentation, "Versions in `CustomResourceDefinitions`".
+/// columns may differ. [`converted`](crate::crd::converted) is for all other versions. Source: Kubernetes documentation,
+/// "Versions in `CustomResourceDefinitions`".
 ///
 /// When objects are no longer used in a former version, run the command `migrate` of the program that contains both versions.
 /// Then the former version can be removed.
@@ -28,16 +29,7 @@ pub fn versions(
     stored: &str,
     crds: impl IntoIterator<Item = CustomResourceDefinition>,
 ) -> CustomResourceDefinition {
-    let crds: Vec<_> = crds.into_iter().collect();
-    let names: BTreeSet<_> = crds
-        .iter()
-        .map(CustomResourceDefinition::name_any)
-        .collect();
-    assert!(
-        names.len() <= 1,
-        "versions of different resource types: {names:?}"
-    );
-    let crd = merge_crds(crds, stored).expect("versions of one resource type");
+    let crd = merged(stored, crds.into_iter().collect());
     let schemas = crd.spec.versions.iter().map(|version| {
         let schema = version.schema.as_ref();
         let schema = schema.and_then(|schema| schema.open_api_v3_schema.as_ref());
@@ -50,13 +42,29 @@ pub fn versions(
         let differs = disagreement("", (stored, stored_schema), (other, schema));
         assert!(
             differs.is_none(),
-            "{}: {}: without a conversion webhook, all versions must have the same fields, or a client of one version removes \
-             the fields of another",
+            "{}: {}: without a conversion webhook (crd::converted), all versions must have the same fields, or a client of one \
+             version removes the fields of another",
             crd.name_any(),
             differs.unwrap_or_default()
         );
     }
     crd
+}
+
+/// Merges the CRDs of the versions of one resource type into one.
+pub(super) fn merged(
+    stored: &str,
+    crds: Vec<CustomResourceDefinition>,
+) -> CustomResourceDefinition {
+    let names: BTreeSet<_> = crds
+        .iter()
+        .map(CustomResourceDefinition::name_any)
+        .collect();
+    assert!(
+        names.len() <= 1,
+        "versions of different resource types: {names:?}"
+    );
+    merge_crds(crds, stored).expect("versions of one resource type")
 }
 
 /// Returns the first difference that the API server would resolve by removing a field: its path, and how it differs.

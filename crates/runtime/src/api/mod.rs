@@ -2,6 +2,7 @@
 
 pub mod applied;
 pub mod control;
+pub mod conversion;
 pub mod crd;
 pub mod difference;
 pub mod exists;

@@ -3,14 +3,15 @@
 use std::cell::Cell;
 use std::future::Future;
 use std::io::{self, BufWriter, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use futures::FutureExt as _;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use rustix::process::{Pid, kill_process};
 use serde::de::DeserializeOwned;
 use tokio::runtime::Builder as RuntimeBuilder;
@@ -19,12 +20,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::{
+    api::conversion::Definition,
     cache::readiness::namespace::RequiredAccess,
     client::{
         cluster::Cluster,
         fence::{FenceLayer, term::Term},
     },
-    cmd::{access, doctor, migrate, plan, run},
+    cmd::{access, convert, doctor, migrate, plan, run},
     config::{self, app::App, build_info, environment::Host, sources::ConfigErrors},
     controller::builder::Builder,
     telemetry::{
@@ -46,18 +48,24 @@ const OUTPUT: &str = "output";
 const CHECK: &str = "check";
 const TEXT_OR_JSON: [&str; 2] = ["text", "json"];
 
+/// Flags of `convert`.
+const LISTEN: &str = "listen";
+const CERT_DIR: &str = "cert-dir";
+
 /// Exit code of `plan` with [`CHECK`] if a step is needed, and of an incomplete plan. These are the codes of `kubectl diff`.
 const CHANGES: u8 = 1;
 const INCOMPLETE: u8 = 2;
 
 /// Runs the program: parses the flags, loads the configuration, calls [`run`](crate::run), and returns the exit code.
 ///
-/// The command `crd` prints `crds`. `build` receives the application's settings and declares the controllers.
-pub fn main<C: DeserializeOwned>(
+/// The command `crd` prints `crds`. An element is a `CustomResourceDefinition`, or the [`Definition`] of one with a conversion
+/// webhook. `build` receives the application's settings and declares the controllers.
+pub fn main<C: DeserializeOwned, D: Into<Definition>>(
     app: &'static App,
-    crds: impl FnOnce() -> Vec<CustomResourceDefinition>,
+    crds: impl FnOnce() -> Vec<D>,
     build: impl FnOnce(&mut Builder, C),
 ) -> ExitCode {
+    let crds = || crds().into_iter().map(Into::into).collect();
     let code = match run(app, crds, build) {
         Ok(code) => code,
         // Also --help and --version: clap supplies their exit code.
@@ -86,6 +94,9 @@ pub fn main<C: DeserializeOwned>(
                 Failure::Plan(_) => ExitCode::from(INCOMPLETE),
                 Failure::Run(error) if error.is_configuration() => ExitCode::from(2),
                 Failure::Telemetry(_) => ExitCode::from(2),
+                Failure::Convert(convert::Error::NoConversion | convert::Error::Listen(_)) => {
+                    ExitCode::from(2)
+                }
                 _ => ExitCode::FAILURE,
             }
         }
@@ -114,6 +125,8 @@ enum Failure {
     #[error(transparent)]
     Migrate(#[from] migrate::Error),
     #[error(transparent)]
+    Convert(#[from] convert::Error),
+    #[error(transparent)]
     Plan(#[from] plan::Error),
     #[error("stopped before the migration was complete: run migrate again")]
     Stopped,
@@ -130,7 +143,7 @@ impl From<doctor::Error> for Failure {
 
 fn run<C: DeserializeOwned>(
     app: &'static App,
-    crds: impl FnOnce() -> Vec<CustomResourceDefinition>,
+    crds: impl FnOnce() -> Vec<Definition>,
     build: impl FnOnce(&mut Builder, C),
 ) -> Result<ExitCode, Failure> {
     let (host, flags) = (Host::of_this_process(), command(app).try_get_matches()?);
@@ -148,6 +161,7 @@ fn run<C: DeserializeOwned>(
         }
         Some(("reload", _)) => ask_to_reload()?,
         Some(("doctor", flags)) => return examine(app, &host, flags, crds(), build),
+        Some(("convert", flags)) => serve_conversions(app, &host, flags, crds())?,
         Some(("migrate", flags)) => rewrite(app, &host, flags, &crds())?,
         Some(("plan", flags)) => return preview(app, &host, flags, build),
         Some((_, flags)) => serve(app, &host, flags, build)?,
@@ -237,6 +251,29 @@ pub fn command(app: &'static App) -> Command {
                         .help("Exit with 1 if a request is needed"),
                 ),
         )
+        .subcommand(
+            Command::new("convert")
+                .about(
+                    "Serve the conversion webhook of the program's CustomResourceDefinitions, if one has versions with \
+                     different schemas. Needs no permissions",
+                )
+                .arg(
+                    Arg::new(CERT_DIR)
+                        .long(CERT_DIR)
+                        .value_name("FOLDER")
+                        .value_parser(value_parser!(PathBuf))
+                        .required(true)
+                        .help("Folder with tls.crt and tls.key, reloaded when they change"),
+                )
+                .arg(
+                    Arg::new(LISTEN)
+                        .long(LISTEN)
+                        .value_name("ADDRESS")
+                        .value_parser(value_parser!(SocketAddr))
+                        .default_value("[::]:9443")
+                        .help("Address of the webhook"),
+                ),
+        )
         .subcommand(Command::new("migrate").about(
             "Rewrite every object in the stored version of its CustomResourceDefinition, and remove the other versions from \
              status.storedVersions",
@@ -254,8 +291,9 @@ fn ask_to_reload() -> Result<(), Failure> {
 }
 
 /// Returns the CRDs as YAML documents for `kubectl apply`.
-fn yaml(crds: &[CustomResourceDefinition]) -> Result<String, Failure> {
-    let documents: Result<Vec<_>, _> = crds.iter().map(serde_saphyr::to_string).collect();
+fn yaml(crds: &[Definition]) -> Result<String, Failure> {
+    let crds = crds.iter().map(Definition::crd);
+    let documents: Result<Vec<_>, _> = crds.map(serde_saphyr::to_string).collect();
     Ok(format!(
         "# Generated by `make generate` from the types in src.\n{}",
         documents?.join("---\n")
@@ -283,7 +321,7 @@ fn examine<C: DeserializeOwned>(
     app: &'static App,
     host: &Host,
     flags: &ArgMatches,
-    crds: Vec<CustomResourceDefinition>,
+    crds: Vec<Definition>,
     build: impl FnOnce(&mut Builder, C),
 ) -> Result<ExitCode, Failure> {
     let (config, settings) = config::load(app, flags, host.variables())?;
@@ -346,7 +384,7 @@ fn rewrite(
     app: &'static App,
     host: &Host,
     flags: &ArgMatches,
-    crds: &[CustomResourceDefinition],
+    crds: &[Definition],
 ) -> Result<(), Failure> {
     let (config, _) = config::load(app, flags, host.variables())?;
     let runtime = RuntimeBuilder::new_current_thread().enable_all().build()?;
@@ -358,7 +396,7 @@ fn rewrite(
             let cluster = cluster.map_err(run::Error::from)?;
             let fence = FenceLayer::new(watch::channel(Some(Term::unlimited())).1, &metrics);
             let (client, ..) = cluster.fenced(&fence, &metrics);
-            Ok(migrate::migrate(&client, crds).await?)
+            Ok(migrate::migrate(&client, crds.iter().map(Definition::crd)).await?)
         };
         let ended = tokio::select! {
             ended = work => ended,
@@ -368,6 +406,42 @@ fn rewrite(
         ended
     });
     // Does not wait for a DNS lookup in a blocking thread.
+    runtime.shutdown_background();
+    result
+}
+
+/// Runs the command `convert`.
+fn serve_conversions(
+    app: &'static App,
+    host: &Host,
+    flags: &ArgMatches,
+    crds: Vec<Definition>,
+) -> Result<(), Failure> {
+    let (config, _) = config::load(app, flags, host.variables())?;
+    let flag = |missing: &str| io::Error::other(format!("--{missing} is needed"));
+    let options = convert::Options {
+        listen: *flags.get_one(LISTEN).ok_or_else(|| flag(LISTEN))?,
+        certificates: flags
+            .get_one::<PathBuf>(CERT_DIR)
+            .cloned()
+            .ok_or_else(|| flag(CERT_DIR))?,
+    };
+    let runtime = RuntimeBuilder::new_current_thread().enable_all().build()?;
+    let result = runtime.block_on(async {
+        let telemetry = Telemetry::start(app, host, &config)?;
+        tokio::spawn(reload(
+            app,
+            host.clone(),
+            flags.clone(),
+            telemetry.level(),
+            signal(SignalKind::hangup())?,
+        ));
+        let (metrics, stop) = (telemetry.metrics(), stop_asked()?);
+        let result = convert::run(host, crds, options, &config, metrics, stop).await;
+        telemetry.finish(Duration::ZERO).await;
+        Ok(result?)
+    });
+    // A read of the certificate may hang.
     runtime.shutdown_background();
     result
 }

@@ -79,7 +79,10 @@ pub enum Error {
 ///
 /// # Errors
 /// The first [`Error`]. All other CRDs are migrated nevertheless.
-pub async fn migrate(client: &Client, crds: &[CustomResourceDefinition]) -> Result<(), Error> {
+pub async fn migrate(
+    client: &Client,
+    crds: impl Iterator<Item = &CustomResourceDefinition>,
+) -> Result<(), Error> {
     let mut result = Ok(());
     for crd in crds {
         let ended = Migration::new(client, crd).run().await;

@@ -1,7 +1,8 @@
-//! Entry points: the command line, the order of start and stop, `doctor`, `migrate`, `plan` and the generated manifests.
+//! Entry points: the command line, the order of start and stop, `convert`, `doctor`, `migrate`, `plan` and the generated manifests.
 
 mod access;
 pub mod cli;
+mod convert;
 pub(crate) mod doctor;
 mod migrate;
 mod plan;

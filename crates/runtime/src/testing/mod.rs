@@ -1,5 +1,5 @@
 //! Harness for unit tests of a [`Reconciler`]. It reconciles one object at a time, with a client and store contents from the
-//! test.
+//! test. [`assert_lossless`] checks a conversion between versions.
 
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -9,10 +9,12 @@ use std::{sync::Arc, time::Duration};
 use futures::FutureExt as _;
 use kube::Client;
 use parking_lot::Mutex;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
     api::{
+        conversion::Definition,
         key::Key,
         object::{Cached, Object, Primary, kind_of},
     },
@@ -44,6 +46,28 @@ pub fn snapshot<P: Primary, V: Cached>(object: Object<V>) -> Snapshot<V> {
     let owners = Owners::default();
     owners.add::<P>();
     Store::new(&[], owners).snapshot(object).1
+}
+
+/// Converts an object into another version of its CRD and back: it must not change, because a user may only have read it in the
+/// other version. Call this for objects of each version, best with random ones.
+///
+/// # Panics
+///
+/// If the result differs from the object, or if a conversion fails.
+pub fn assert_lossless(definition: &Definition, object: &Value, version: &str) {
+    let convert = |object: &Value, version: &str| {
+        let converted = definition.convert(object, version);
+        converted.expect("a conversion does not fail")
+    };
+    let from = object["apiVersion"].as_str().unwrap_or_default();
+    let from = from.rsplit('/').next().unwrap_or_default();
+    let between = convert(object, version);
+    let back = convert(&between, from);
+    assert!(
+        back == *object,
+        "a conversion from {from} to {version} and back changes the object.\n before: {object}\n{version}: {between}\n  after: \
+         {back}"
+    );
 }
 
 /// A reconciler whose stores have no watches. There is no election, and events are discarded.

@@ -12,13 +12,11 @@ use serde_json::{Value, json};
 
 use super::{
     cluster::{api, api_of, each, few, items, primaries, text},
+    conversion,
     subject::Doctor,
-    verdict::{Verdict, error, failed, is_forbidden, ok, skipped, warning},
-    webhooks,
+    verdict::{APPLY, Verdict, error, failed, is_forbidden, ok, skipped, warning},
 };
 use crate::api::{failure::brief, key::Key, kind::Kind};
-
-const APPLY: &str = "kubectl apply -f deploy/crd.yaml";
 
 pub async fn examine(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
     let client = &doctor.client;
@@ -28,11 +26,10 @@ pub async fn examine(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdic
             terminating(doctor, ours).await
         }
         Ok(Some(theirs)) => {
-            let conversion = &theirs.data["spec"]["conversion"]["webhook"]["clientConfig"];
-            let down = webhooks::down(client, conversion).await;
+            let conversion = conversion::problem(client, ours, &theirs).await;
             let scope = text(&theirs.data["spec"]["scope"]);
             let scope = kind_of(doctor, ours).and_then(|kind| other_scope(kind, ours, scope));
-            scope.unwrap_or_else(|| judge(ours, &theirs, down.as_deref()))
+            scope.unwrap_or_else(|| judge(ours, &theirs, conversion))
         }
         Ok(None) => missing(doctor, ours).await,
         // The controller itself has no permission to read CRDs.
@@ -164,11 +161,11 @@ async fn is_served(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict 
     )
 }
 
-/// Compares two CRDs. `conversion`: why the conversion webhook cannot be called.
+/// Compares two CRDs. `conversion`: why objects cannot be read in each version, with a fix.
 fn judge(
     ours: &CustomResourceDefinition,
     theirs: &DynamicObject,
-    conversion: Option<&str>,
+    conversion: Option<String>,
 ) -> Verdict {
     let conditions = theirs.data["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
@@ -182,11 +179,8 @@ fn judge(
         );
         return error(format!("not established: {why}"));
     }
-    if let Some(why) = conversion {
-        return error(format!(
-            "objects in other versions cannot be read: its conversion webhook is not available: {why}; check that it runs, \
-             or {APPLY}"
-        ));
+    if let Some(conversion) = conversion {
+        return error(conversion);
     }
     let stored: Vec<_> = items(&theirs.data["status"]["storedVersions"])
         .map(text)
@@ -277,7 +271,6 @@ fn comparable(spec: &Value) -> Value {
         "shortNames": names["shortNames"],
         "categories": names["categories"],
         "preserveUnknownFields": spec["preserveUnknownFields"],
-        "conversion": spec["conversion"]["strategy"].as_str().filter(|it| *it != "None"),
     });
     for version in spec["versions"].as_array().into_iter().flatten() {
         all[version["name"].as_str().unwrap_or_default()] = json!({

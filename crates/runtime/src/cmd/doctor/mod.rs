@@ -4,6 +4,7 @@
 
 mod cluster;
 mod collector;
+mod conversion;
 mod crd;
 mod installations;
 mod lease;
@@ -23,7 +24,6 @@ mod webhooks;
 use std::fmt;
 
 use futures::future::{FutureExt as _, LocalBoxFuture, join, join_all};
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt as _;
 use tokio::{
     sync::{OnceCell, watch},
@@ -35,7 +35,7 @@ use self::{
     verdict::{Grade, LIMIT, Verdict, error, ok, skipped, warning},
 };
 use crate::{
-    api::{failure::is_hidden, key::Key, kind::Kind},
+    api::{conversion::Definition, failure::is_hidden, key::Key, kind::Kind},
     cache::{presence::definition_of, readiness::namespace::NamespaceName},
     client::{cluster::Cluster, fence::FenceLayer},
     cmd::run,
@@ -88,7 +88,7 @@ pub async fn examine(
     host: &Host,
     mut config: Config,
     object: Option<&ObjectName>,
-    crds: Vec<CustomResourceDefinition>,
+    crds: Vec<Definition>,
     build: impl FnOnce(&mut Builder),
 ) -> Result<Report, Error> {
     let ways = telemetry::ways(host, &config)?;
@@ -185,9 +185,9 @@ async fn bounded((name, check): Check<'_>) -> (String, Verdict) {
 
 impl Doctor {
     /// The checks that need a working API server.
-    fn checks<'a>(&'a self, crds: &'a [CustomResourceDefinition]) -> Vec<Check<'a>> {
+    fn checks<'a>(&'a self, crds: &'a [Definition]) -> Vec<Check<'a>> {
         let mut checks: Vec<Check<'a>> = Vec::new();
-        for crd in crds {
+        for crd in crds.iter().map(Definition::crd) {
             let check = crd::examine(self, crd).boxed_local();
             checks.push((format!("CRD {}", crd.name_any()), check));
         }

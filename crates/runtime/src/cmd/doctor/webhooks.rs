@@ -3,6 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     time::Duration,
 };
 
@@ -93,21 +94,39 @@ async fn of_kind<K: Resource<DynamicType = ()>>(
         })
     });
     let hooks = iter(hooks).map(async |mut hook| {
-        hook.down = down(client, &hook.spec["clientConfig"]).await;
+        let down = down(client, &hook.spec["clientConfig"]).await;
+        hook.down = down.map(|down| down.to_string());
         hook
     });
     Ok(hooks.buffered(AT_ONCE).collect().await)
 }
 
+/// Why a webhook cannot be called.
+#[derive(Debug)]
+pub enum Down {
+    /// The state of its Service.
+    Service(String),
+    NoCaBundle,
+}
+
+impl fmt::Display for Down {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(state) => f.write_str(state),
+            Self::NoCaBundle => f.write_str("its clientConfig has no caBundle"),
+        }
+    }
+}
+
 /// Returns why a webhook cannot be called. `None` means that it can be called, or that this is unknown: URLs are not checked.
-pub async fn down(client: &Client, config: &Value) -> Option<String> {
+pub async fn down(client: &Client, config: &Value) -> Option<Down> {
     let service = config["service"].as_object()?;
     let [namespace, name] = ["namespace", "name"].map(|key| service.get(key).map_or("", text));
     let place = format!("its Service {namespace}/{name}");
     let resource = ApiResource::erase::<Service>(&());
     let services: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     let Some(found) = services.get_opt(name).await.ok()? else {
-        return Some(format!("{place} does not exist"));
+        return Some(Down::Service(format!("{place} does not exist")));
     };
     let spec = &found.data["spec"];
     if spec["type"] == "ExternalName" {
@@ -115,7 +134,7 @@ pub async fn down(client: &Client, config: &Value) -> Option<String> {
     }
     let port = service.get("port").and_then(Value::as_u64).unwrap_or(443);
     if !items(&spec["ports"]).any(|it| it["port"] == port) {
-        return Some(format!("{place} has no port {port}"));
+        return Some(Down::Service(format!("{place} has no port {port}")));
     }
     let resource = ApiResource::erase::<EndpointSlice>(&());
     let slices: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
@@ -126,11 +145,10 @@ pub async fn down(client: &Client, config: &Value) -> Option<String> {
         .flat_map(|slice| items(&slice.data["endpoints"]));
     // An unknown state counts as ready.
     if !endpoints.any(|it| it["conditions"]["ready"] != false) {
-        return Some(format!("{place} has no ready endpoint"));
+        return Some(Down::Service(format!("{place} has no ready endpoint")));
     }
     let ca = config["caBundle"].as_str();
-    ca.is_none_or(str::is_empty)
-        .then(|| "its clientConfig has no caBundle".to_owned())
+    ca.is_none_or(str::is_empty).then_some(Down::NoCaBundle)
 }
 
 /// A write to the Lease or to the fencing record.

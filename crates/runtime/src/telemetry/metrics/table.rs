@@ -132,6 +132,12 @@ metrics! {
         WATCH_RESTARTS: Counter "{app}_watch_restarts_total" "" ["kind"]
             "Reopenings of a watch after an error, or after an end within 5 s of its opening; cuts of idle watches are not counted.";
     }
+    "Conversion" {
+        CONVERSIONS: Counter "{app}_conversions_total" "" ["kind", "result", "version"]
+            "Objects that the conversion webhook was to convert into a version, by result: converted; failed.";
+        CONVERSION_TIME: Histogram "{app}_conversion_seconds" "s" []
+            "How long the conversion of the objects of one review took.";
+    }
     "API requests" {
         REQUESTS: Counter "rest_client_requests_total" "" ["code", "host", "method"]
             "Requests to the API server by status code; <error> if there was no response.";

@@ -5,7 +5,7 @@
 //! idle connection would take the place of another.
 
 pub mod auth;
-mod tls;
+pub(crate) mod tls;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -17,6 +17,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::{BoxFuture, FutureExt as _};
 use http::{
     HeaderValue, Method, Request, Response, StatusCode,
     header::{ACCEPT, ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE},
@@ -56,9 +57,22 @@ use crate::{
     },
 };
 
-/// Maximum number of connections per address. A further one ends the oldest connection of the peer with the most. A probe takes
-/// milliseconds, so that connection is a slow client's, and a peer with many connections cannot exclude the others.
-const CONNECTIONS: usize = 256;
+/// Limits of the connections to an address.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    /// Maximum number of connections. A further one ends the oldest connection of the peer with the most, so that a peer with
+    /// many connections cannot exclude the others.
+    pub connections: usize,
+    /// Time limit of a connection.
+    pub lifetime: Duration,
+}
+
+/// Limits for probes and scrapes. The lifetime includes access reviews and a slow reader. It equals Prometheus' default scrape
+/// timeout. A probe takes milliseconds, so the oldest connection is a slow client's.
+const LIMITS: Limits = Limits {
+    connections: 256,
+    lifetime: Duration::from_secs(10),
+};
 /// Delay after a failed accept.
 const RETRY: Duration = Duration::from_millis(10);
 /// An accept that fails after this long without a failure is logged again.
@@ -67,8 +81,6 @@ const QUIET: Duration = Duration::from_mins(1);
 const BACKLOG: u32 = 1024;
 /// Time limit of the TLS handshake, and of reading the request headers.
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time limit of a connection, including access reviews and a slow reader. It equals Prometheus' default scrape timeout.
-const LIFETIME: Duration = Duration::from_secs(10);
 /// Maximum size of the request line and all headers in bytes: enough for any token.
 const HEADERS: usize = 16 * 1024;
 
@@ -143,20 +155,30 @@ impl Server {
 
     /// Serves until cancelled. `client` sends the access reviews for metrics and state.
     pub async fn serve(self, client: Client, health: Health, metrics: Metrics) {
+        let auth = Auth::new(metrics.app(), client);
+        self.serve_all(Some(auth), health, Some(metrics)).await;
+    }
+
+    /// Serves health, and `metrics` if there are some, until cancelled. For a server without `http.metrics_auth`.
+    pub(crate) async fn serve_without_client(self, health: Health, metrics: Option<Metrics>) {
+        self.serve_all(None, health, metrics).await;
+    }
+
+    async fn serve_all(self, auth: Option<Auth>, health: Health, metrics: Option<Metrics>) {
         let health = Arc::new(health);
         let open = self.secure.is_none();
         let plain = async {
             let Some(listener) = self.plain else { return };
             if let Ok(addr) = listener.local_addr() {
-                info!(%addr, metrics = open, "serving health");
+                info!(%addr, metrics = open && metrics.is_some(), "serving health");
             }
             let routes = Routes {
                 health: Some(Arc::clone(&health)),
-                metrics: open.then(|| metrics.clone()),
+                metrics: metrics.clone().filter(|_| open),
                 state: self.state.clone().filter(|_| open),
                 auth: None,
             };
-            accept(listener, None, routes).await;
+            accept(listener, None, LIMITS, routes.serving()).await;
         };
         let secure = async {
             let Some((listener, tls)) = self.secure else {
@@ -167,14 +189,19 @@ impl Server {
             }
             let routes = Routes {
                 health: None,
-                metrics: Some(metrics.clone()),
+                metrics: metrics.clone(),
                 state: self.state.clone(),
-                auth: Some(Auth::new(metrics.app(), client)),
+                auth,
             };
-            accept_secure(listener, tls, routes).await;
+            accept_secure(listener, tls, LIMITS, routes.serving()).await;
         };
         tokio::join!(health.watch(), plain, secure);
     }
+}
+
+/// Listens at the address of a flag or key. See [`listen`].
+pub(crate) fn listen_on(key: &'static str, addr: SocketAddr) -> Result<TcpListener, Error> {
+    listen(key, addr, bind)
 }
 
 /// Listens with `bind`. If the machine has no IPv6, the IPv6 wildcard address is replaced with the IPv4 wildcard address.
@@ -215,10 +242,20 @@ fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
+/// A connection, perhaps over TLS.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
 /// Like [`accept`], over TLS, and renews the certificate.
-async fn accept_secure(listener: TcpListener, tls: Tls, routes: Routes) {
-    let certificate = tls.certificate();
-    tokio::join!(accept(listener, Some(certificate), routes), tls.renewals());
+pub(crate) async fn accept_secure<F: Future<Output = ()> + Send + 'static>(
+    listener: TcpListener,
+    tls: Tls,
+    limits: Limits,
+    serve: impl Fn(Box<dyn Stream>, IpAddr) -> F + Send + Sync + 'static,
+) {
+    let certificate = Some(tls.certificate());
+    tokio::join!(accept(listener, certificate, limits, serve), tls.renewals());
 }
 
 /// Serves TLS without any routes.
@@ -230,12 +267,17 @@ pub(super) async fn serve_nothing(listener: TcpListener, tls: Tls) {
         state: None,
         auth: None,
     };
-    accept_secure(listener, tls, routes).await;
+    accept_secure(listener, tls, LIMITS, routes.serving()).await;
 }
 
-/// Serves `routes` on `listener` until cancelled.
-async fn accept(listener: TcpListener, tls: Option<Certificate>, routes: Routes) {
-    let (listener, routes) = (Arc::new(listener), Arc::new(routes));
+/// Serves the connections to `listener` until cancelled.
+async fn accept<F: Future<Output = ()> + Send + 'static>(
+    listener: TcpListener,
+    tls: Option<Certificate>,
+    limits: Limits,
+    serve: impl Fn(Box<dyn Stream>, IpAddr) -> F + Send + Sync + 'static,
+) {
+    let (listener, serve) = (Arc::new(listener), Arc::new(serve));
     let mut connections = JoinSet::new();
     let mut by_age: VecDeque<(IpAddr, AbortHandle)> = VecDeque::new();
     let (spare, mut outage) = (Arc::new(Spare::default()), OutageLog::new(QUIET));
@@ -244,7 +286,7 @@ async fn accept(listener: TcpListener, tls: Option<Certificate>, routes: Routes)
         let accepted = listener.accept().await;
         while connections.try_join_next().is_some() {}
         by_age.retain(|(_, connection)| !connection.is_finished());
-        if accepted.is_err() || by_age.len() == CONNECTIONS {
+        if accepted.is_err() || by_age.len() == limits.connections {
             // The client stays in the listener's backlog until the next accept.
             if accepted.is_err() && spare.give_up() {
                 continue;
@@ -267,12 +309,19 @@ async fn accept(listener: TcpListener, tls: Option<Certificate>, routes: Routes)
             }
         };
         spare.keep(&listener);
+        // A response is written at once: there is nothing to wait for.
+        let _ = stream.set_nodelay(true);
         let tls = tls.as_ref().map(Certificate::acceptor);
-        let connection = serve(stream, peer, tls, Arc::clone(&routes));
+        let serve = Arc::clone(&serve);
+        let connection = async move {
+            if let Some(stream) = secured(stream, tls).await {
+                serve(stream, peer).await;
+            }
+        };
         // Errors and timeouts of clients are not logged.
         let (spare, listener) = (Arc::clone(&spare), Arc::clone(&listener));
         let connection = connections.spawn(async move {
-            drop(timeout(LIFETIME, connection).await);
+            drop(timeout(limits.lifetime, connection).await);
             spare.keep(&listener);
         });
         by_age.push_back((peer, connection));
@@ -307,27 +356,19 @@ fn crowding(mut peers: impl Iterator<Item = IpAddr> + Clone) -> Option<usize> {
     peers.position(|peer| counts.get(&peer) == Some(most))
 }
 
-async fn serve(
+/// Returns the connection after the TLS handshake. `None` if that failed.
+async fn secured(
     stream: TcpStream,
-    peer: IpAddr,
     tls: Option<tokio_rustls::TlsAcceptor>,
-    routes: Arc<Routes>,
-) {
-    match tls {
-        None => serve_connection(stream, peer, routes).await,
-        Some(tls) => {
-            if let Ok(Ok(stream)) = timeout(HEADERS_TIMEOUT, tls.accept(stream)).await {
-                serve_connection(stream, peer, routes).await;
-            }
-        }
-    }
+) -> Option<Box<dyn Stream>> {
+    let Some(tls) = tls else {
+        return Some(Box::new(stream));
+    };
+    let stream = timeout(HEADERS_TIMEOUT, tls.accept(stream)).await.ok()?;
+    Some(Box::new(stream.ok()?))
 }
 
-async fn serve_connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    peer: IpAddr,
-    routes: Arc<Routes>,
-) {
+async fn serve_connection(stream: Box<dyn Stream>, peer: IpAddr, routes: Arc<Routes>) {
     let service = service_fn(|request| {
         let routes = Arc::clone(&routes);
         async move { Ok::<_, Infallible>(routes.answer(peer, &request).await) }
@@ -352,6 +393,14 @@ struct Routes {
 type Answer = Response<Full<Bytes>>;
 
 impl Routes {
+    /// Returns the function that serves a connection.
+    fn serving(
+        self,
+    ) -> impl Fn(Box<dyn Stream>, IpAddr) -> BoxFuture<'static, ()> + Send + Sync + 'static {
+        let routes = Arc::new(self);
+        move |stream, peer| serve_connection(stream, peer, Arc::clone(&routes)).boxed()
+    }
+
     async fn answer(&self, peer: IpAddr, request: &Request<Incoming>) -> Answer {
         if !matches!(*request.method(), Method::GET | Method::HEAD) {
             let mut answer = text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");

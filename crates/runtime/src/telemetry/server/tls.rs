@@ -1,4 +1,5 @@
-//! The certificate for serving metrics. It is read from a directory and reloaded after a rotation, or created for this process.
+//! The certificate of a server, for metrics or for conversions. It is read from a directory and reloaded after a rotation, or
+//! created for this process.
 
 use crate::{
     config::{
@@ -161,7 +162,7 @@ impl Folder {
             Ok(renewed) => {
                 self.trouble.clear();
                 let (read, acceptor) = renewed?;
-                info!(folder = %self.path.display(), "metrics are served with a new certificate");
+                info!(folder = %self.path.display(), "serving with a new certificate");
                 self.read = read;
                 Some(acceptor)
             }
@@ -175,9 +176,7 @@ impl Folder {
     fn complain(&mut self, error: &Error) {
         let trouble = error.to_string();
         if let Some(lasting) = self.trouble.is_due(&trouble) {
-            warn!(
-                "cannot reload the metrics certificate, keeping the previous one: {trouble}{lasting}"
-            );
+            warn!("cannot reload the certificate, keeping the previous one: {trouble}{lasting}");
         }
     }
 }
