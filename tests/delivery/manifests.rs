@@ -1,5 +1,6 @@
 //! Generated files are current, cited rows and sections exist, and `deploy/` installs as documented.
 
+mod conversion;
 mod docs;
 mod names;
 mod platforms;
@@ -204,28 +205,33 @@ async fn prepare(cluster: &Cluster) {
         cluster.kubectl(&create).await.success();
     }
     for kind in ELSEWHERE.split(',') {
-        let plural = format!("{}s", kind.to_lowercase());
-        let name = format!("{plural}.monitoring.coreos.com");
-        let crd = json!({
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {"name": name},
-            "spec": {
-                "group": "monitoring.coreos.com",
-                "names": {"kind": kind, "plural": plural},
-                "scope": "Namespaced",
-                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
-                    "type": "object", "x-kubernetes-preserve-unknown-fields": true,
-                }}}],
-            },
-        });
-        let create = ["create", "-f", "-"];
-        let created = cluster.kubectl_stdin(&create, &crd.to_string()).await;
-        created.success();
-        let wait = format!("wait --for=condition=Established --timeout=30s crd/{name}");
-        let wait: Vec<_> = wait.split(' ').collect();
-        cluster.kubectl(&wait).await.success();
+        define(cluster, "monitoring.coreos.com", kind).await;
     }
+}
+
+/// Installs a resource type of another project, without its schema.
+async fn define(cluster: &Cluster, group: &str, kind: &str) {
+    let plural = format!("{}s", kind.to_lowercase());
+    let name = format!("{plural}.{group}");
+    let crd = json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": name},
+        "spec": {
+            "group": group,
+            "names": {"kind": kind, "plural": plural},
+            "scope": "Namespaced",
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {
+                "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+            }}}],
+        },
+    });
+    let create = ["create", "-f", "-"];
+    let created = cluster.kubectl_stdin(&create, &crd.to_string()).await;
+    created.success();
+    let wait = format!("wait --for=condition=Established --timeout=30s crd/{name}");
+    let wait: Vec<_> = wait.split(' ').collect();
+    cluster.kubectl(&wait).await.success();
 }
 
 /// Writes a kubeconfig with the controller's account into this folder.
