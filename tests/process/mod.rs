@@ -1,6 +1,7 @@
 //! The program: command line, start, stop, logs, probes, metrics and traces.
 
 mod cli;
+mod conversion;
 mod descriptors;
 mod doctor;
 mod health;
