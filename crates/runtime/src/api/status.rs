@@ -46,15 +46,15 @@ pub fn retry_after(error: &kube::Error) -> Option<Duration> {
 /// Returns whether the API server does not serve the resource type: its CRD is missing or terminating. The response about a
 /// missing object contains the object's name.
 ///
-/// The API server rejects a create while it deletes the objects of a terminating CRD: `customresource_handler.go` in
-/// `k8s.io/apiextensions-apiserver`.
+/// The API server rejects a create while it deletes the objects of a terminating CRD: `forbidCreateAdmission` in
+/// `customresource_handler.go` of `k8s.io/apiextensions-apiserver`. Older versions respond with 405 instead of 403.
 pub(crate) fn is_not_installed(status: &Status) -> bool {
     let name = status.details.as_ref().map_or("", |details| &details.name);
     match status.code {
         404 => name.is_empty(),
-        405 => status
+        403 | 405 => status
             .message
-            .ends_with("not allowed while custom resource definition is terminating"),
+            .ends_with("create not allowed while custom resource definition is terminating"),
         _ => false,
     }
 }

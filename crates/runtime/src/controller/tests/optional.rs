@@ -229,10 +229,11 @@ fn missing() -> Response<Answer> {
 
 /// The response to a create while the objects of the CRD are being deleted.
 fn terminating() -> Response<Answer> {
-    let text = "create not allowed while custom resource definition is terminating";
+    let text = "monitors.other.com \"a\" is forbidden: create not allowed while custom resource definition is terminating";
+    let details = json!({ "name": "a", "group": "other.com", "kind": "monitors" });
     respond(
-        405,
-        &json!({ "kind": "Status", "code": 405, "message": text }),
+        403,
+        &json!({ "kind": "Status", "code": 403, "reason": "Forbidden", "message": text, "details": details }),
     )
 }
 
