@@ -5,15 +5,15 @@ use std::{collections::BTreeMap, time::Duration};
 use futures::{AsyncBufReadExt as _, TryStreamExt as _, io::Lines};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
-use operator_testkit::api_server::{Answer, Call, Kind, Method, Now, Server, Store, User, Watch};
+use operator_testkit::api_server::{
+    Answer, Call, Kind, METADATA, METADATA_LIST, Method, Now, Server, Store, User, Watch,
+};
 use serde_json::{Value, json};
 
 use super::{
     rights::LIMITED,
     steps::{Act, Base, By, Step, Which},
 };
-
-const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
 pub struct Sent {
     pub method: Method,
@@ -319,10 +319,17 @@ pub fn sent(step: &Step, namespace: &str, told: &Told) -> Sent {
     let json = "application/json";
     match &step.act {
         Act::Get => get(one),
-        Act::Metadata => Sent {
-            accept: Some(METADATA),
-            ..get(one)
-        },
+        Act::Metadata(read) => {
+            let is_list = matches!(**read, Act::List | Act::Find | Act::Pages(_));
+            let read = Step {
+                act: Act::clone(read),
+                ..step.clone()
+            };
+            Sent {
+                accept: Some(if is_list { METADATA_LIST } else { METADATA }),
+                ..sent(&read, namespace, told)
+            }
+        }
         Act::Scale => get(format!("{one}/scale")),
         Act::Stream(one) => {
             let one = if *one {

@@ -53,7 +53,8 @@ pub const UNSAID: Base = Base {
 #[derive(Clone, Debug)]
 pub enum Act {
     Get,
-    Metadata,
+    /// A read of the metadata alone.
+    Metadata(Box<Act>),
     Scale,
     /// Streamed list of all objects, or of one.
     Stream(bool),
@@ -618,11 +619,24 @@ fn reviews() -> impl Strategy<Value = Act> {
     })
 }
 
+/// Returns reads of the metadata.
+fn metadata_acts() -> impl Strategy<Value = Act> {
+    let read = prop_oneof![
+        1 => Just(Act::Get),
+        1 => Just(Act::List),
+        1 => Just(Act::Find),
+        1 => (1..3_usize).prop_map(Act::Pages),
+        2 => any::<bool>().prop_map(Act::Stream),
+    ];
+    read.prop_map(|read| Act::Metadata(Box::new(read)))
+}
+
 /// Returns the operator's requests for Events. Other requests for Events are not modelled.
 fn event_acts() -> BoxedStrategy<Act> {
     let dry = || prop::bool::weighted(0.05);
     prop_oneof![
         1 => Just(Act::Get),
+        1 => Just(Act::Metadata(Box::new(Act::Get))),
         1 => Just(Act::List),
         1 => any::<bool>().prop_map(Act::Stream),
         4 => (bodies(Kind::Event), dry()).prop_map(|(body, dry)| Act::Create { body, dry }),
@@ -653,6 +667,7 @@ fn job_acts() -> BoxedStrategy<Act> {
     });
     prop_oneof![
         1 => Just(Act::Get),
+        1 => metadata_acts(),
         1 => Just(Act::List),
         1 => any::<bool>().prop_map(Act::Stream),
         4 => (bodies(Kind::Job), dry()).prop_map(|(body, dry)| Act::Create { body, dry }),
@@ -687,7 +702,7 @@ fn acts(kind: Kind) -> BoxedStrategy<Act> {
     ]);
     prop_oneof![
         2 => Just(Act::Get),
-        1 => Just(Act::Metadata),
+        2 => metadata_acts(),
         1 => Just(Act::List),
         1 => any::<bool>().prop_map(Act::Stream),
         1 => Just(scale),

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Key, Kind, Now, Server, Store, metadata,
+    Key, Kind, Now, Server, Store, definition, metadata,
     policy::Operation,
     request::{Part, Request, Unknown},
     status::{Cause, Refusal, Result},
@@ -51,8 +51,13 @@ impl Server {
             (Operation::Delete, Part::Whole),
             (None, Some(&old)),
         )?;
-        if key.kind == Kind::Namespace {
-            return terminate(store, now, request, key, &old);
+        match key.kind {
+            Kind::Namespace => return terminate(store, now, request, key, &old),
+            // Another deletion is like that of any object with finalizers.
+            Kind::CustomResourceDefinition if !metadata::is_deleting(&old) => {
+                return definition::terminate(store, now, request, key, &old);
+            }
+            _ => {}
         }
         let had = metadata::finalizers(&old);
         let finalizers = finalizers_to_be(key.kind, &had, policy);
@@ -88,8 +93,7 @@ impl Server {
         let mut new = Value::clone(&old);
         new["metadata"]["finalizers"] = json!(finalizers);
         if !metadata::is_deleting(&old) {
-            strategy::count(&mut new);
-            new["metadata"]["deletionTimestamp"] = now.seconds().into();
+            mark(&mut new, now);
         }
         new["metadata"]["deletionGracePeriodSeconds"] = json!(0);
         if new == *old {
@@ -97,6 +101,13 @@ impl Server {
         }
         write::put(store, now, request, key, new)
     }
+}
+
+/// Marks an object with finalizers as terminating.
+pub fn mark(object: &mut Value, now: Now) {
+    strategy::count(object);
+    object["metadata"]["deletionTimestamp"] = now.seconds().into();
+    object["metadata"]["deletionGracePeriodSeconds"] = json!(0);
 }
 
 fn options(request: &Request<'_>) -> Result<Value> {

@@ -20,9 +20,11 @@ pub enum Kind {
     Job,
     Lease,
     Event,
+    /// Clients can read only its metadata.
+    StorageClass,
     /// Defined by a CRD.
     Custom(&'static CustomKind),
-    /// Not served, but it defines how custom kinds are served.
+    /// Clients can create and delete it, and read its metadata. It defines how custom kinds are served.
     CustomResourceDefinition,
     /// A policy of the fencing component or of another party. Not served.
     ValidatingAdmissionPolicy,
@@ -89,7 +91,7 @@ pub struct Info {
 
 impl Kind {
     /// Served kinds that are built in.
-    pub const BUILT_IN: [Self; 9] = [
+    pub const BUILT_IN: [Self; 11] = [
         Self::Namespace,
         Self::ServiceAccount,
         Self::Deployment,
@@ -99,6 +101,8 @@ impl Kind {
         Self::Job,
         Self::Lease,
         Self::Event,
+        Self::StorageClass,
+        Self::CustomResourceDefinition,
     ];
 
     pub const fn info(self) -> Info {
@@ -112,6 +116,7 @@ impl Kind {
             Self::Job => ("batch", "v1", "Job", "jobs"),
             Self::Lease => ("coordination.k8s.io", "v1", "Lease", "leases"),
             Self::Event => ("events.k8s.io", "v1", "Event", "events"),
+            Self::StorageClass => ("storage.k8s.io", "v1", "StorageClass", "storageclasses"),
             Self::Custom(it) => (it.group, it.version, it.kind, it.plural),
             Self::CustomResourceDefinition => (
                 "apiextensions.k8s.io",
@@ -183,6 +188,7 @@ impl Kind {
         match self {
             Self::Custom(it) => it.namespaced,
             Self::Namespace
+            | Self::StorageClass
             | Self::CustomResourceDefinition
             | Self::ValidatingAdmissionPolicy
             | Self::MutatingAdmissionPolicy => false,

@@ -8,6 +8,14 @@ use super::{
     status::{Cause, Refusal, Result},
 };
 
+const PARTIAL: &str = "PartialObjectMetadata";
+const META: &str = "meta.k8s.io/v1";
+
+/// Returns the form of an object for clients that request only metadata.
+pub fn partial(object: &Value) -> Value {
+    json!({ "kind": PARTIAL, "apiVersion": META, "metadata": object["metadata"] })
+}
+
 /// Start of the next page, and the version of the list; `None` is the newest.
 struct Continue {
     version: Option<u64>,
@@ -57,9 +65,6 @@ impl Server {
         request: &Request<'_>,
         (kind, namespace): (Kind, Option<&str>),
     ) -> Result<Value> {
-        if request.metadata_only {
-            return Err(Unknown("a list of metadata".to_owned()).into());
-        }
         let limit = match request.text("limit") {
             // A list from the cache has no pages.
             "" => 0,
@@ -87,8 +92,13 @@ impl Server {
             let Some((key, object)) = rest.next() else {
                 break;
             };
-            let mut item = Value::clone(object);
+            let mut item = if request.metadata_only {
+                partial(object)
+            } else {
+                Value::clone(object)
+            };
             if !kind.is_custom()
+                && !request.metadata_only
                 && let Some(item) = item.as_object_mut()
             {
                 // The list contains them.
@@ -107,10 +117,15 @@ impl Server {
                 metadata["remainingItemCount"] = rest.count().into();
             }
         }
-        let info = kind.info();
+        let (of, api_version) = if request.metadata_only {
+            (PARTIAL, META.to_owned())
+        } else {
+            (kind.info().kind, kind.api_version())
+        };
+        // An empty list of metadata is the only one without items.
+        let items = (!items.is_empty() || !request.metadata_only).then_some(items);
         Ok(json!({
-            "kind": format!("{}List", info.kind), "apiVersion": kind.api_version(),
-            "metadata": metadata, "items": items,
+            "kind": format!("{of}List"), "apiVersion": api_version, "metadata": metadata, "items": items,
         }))
     }
 

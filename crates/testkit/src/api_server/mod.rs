@@ -6,6 +6,7 @@
 
 mod access;
 mod contents;
+mod definition;
 mod delete;
 mod deployment;
 mod job;
@@ -33,7 +34,7 @@ pub use access::Verb;
 pub use kind::{CustomKind, Kind};
 pub use others::Others;
 pub use policy::{CONTROLLER, HOLDER, RECORD, TERM};
-pub use request::{Call, Method, Unknown, User};
+pub use request::{Call, METADATA, METADATA_LIST, Method, Unknown, User};
 pub use server::{Answer, Lag, Now, Server};
 pub use store::{Backup, Key, RESTORED, Revision, Store};
 pub use watch::Watch;

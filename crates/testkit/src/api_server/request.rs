@@ -73,7 +73,10 @@ pub struct Request<'a> {
     pub metadata_only: bool,
 }
 
-const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+/// Media type of the metadata of an object, and of the events of a watch.
+pub const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+/// Media type of the metadata of a list.
+pub const METADATA_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
 const REVIEWS: [(&str, &str); 3] = [
     ("authentication.k8s.io", "tokenreviews"),
@@ -86,19 +89,25 @@ impl<'a> Request<'a> {
     pub fn of(call: &Call<'a>, custom: &[Kind]) -> Result<Self> {
         let (path, query) =
             (call.path_and_query.split_once('?')).unwrap_or((call.path_and_query, ""));
-        let metadata_only = match call.accept {
-            None | Some("application/json" | "*/*") => false,
-            Some(METADATA) => true,
-            Some(other) => return Err(Unknown(format!("Accept: {other}")).into()),
-        };
-        let request = Self {
+        let mut request = Self {
             call: *call,
             target: target(path, custom).ok_or_else(|| Unknown(path.to_owned()))?,
             query: parameters(query)?,
-            metadata_only,
+            metadata_only: false,
         };
         request.check_query()?;
+        request.metadata_only = request.is_of_metadata()?;
         Ok(request)
+    }
+
+    /// Returns whether the header `Accept` requests only metadata. A list has another media type than an object or a watch.
+    fn is_of_metadata(&self) -> Result<bool> {
+        let is_list = matches!(self.verb(), Ok(Verb::List));
+        match (self.call.accept, is_list) {
+            (None | Some("application/json" | "*/*"), _) => Ok(false),
+            (Some(METADATA), false) | (Some(METADATA_LIST), true) => Ok(true),
+            (Some(other), _) => Err(Unknown(format!("Accept: {other}")).into()),
+        }
     }
 
     pub fn verb(&self) -> Result<Verb> {

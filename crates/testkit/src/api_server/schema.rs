@@ -1,59 +1,8 @@
 //! Custom resources, as their CRDs specify them.
 
-use std::sync::Arc;
-
 use serde_json::Value;
 
-use super::{Key, Kind, Now, Server, Store, metadata, request::Part, status::Cause};
-
-impl Store {
-    /// Installs a CRD. Returns the kind that it defines.
-    pub fn install_definition(&mut self, now: Now, mut definition: Value) -> Kind {
-        let kind = Kind::of_definition(&definition);
-        if !self.custom.contains(&kind) {
-            self.custom.push(kind);
-        }
-        definition["metadata"]["uid"] = self.new_uid().into();
-        self.put(now, "admin", &definition_key(kind), Some(definition));
-        kind
-    }
-
-    /// Removes the CRD of a kind, and all objects of the kind.
-    pub fn remove_definition(&mut self, now: Now, kind: Kind) {
-        let objects: Vec<Key> = self.list(kind, None).map(|(key, _)| key.clone()).collect();
-        for key in objects {
-            self.put(now, "system:apiserver", &key, None);
-        }
-        self.put(now, "admin", &definition_key(kind), None);
-    }
-
-    /// Returns all kinds that a CRD defines or defined.
-    pub fn custom_kinds(&self) -> &[Kind] {
-        &self.custom
-    }
-}
-
-fn definition_key(kind: Kind) -> Key {
-    Key::new(Kind::CustomResourceDefinition, "", &kind.resource())
-}
-
-impl Server {
-    /// Returns the CRD that defines the kind, if the kind needs one and this server has seen it.
-    pub(super) fn definition<'a>(&self, store: &'a Store, kind: Kind) -> Option<&'a Arc<Value>> {
-        if !kind.is_custom() {
-            return None;
-        }
-        store.get_at(&definition_key(kind), self.seen_last())
-    }
-
-    /// Returns the UID of the CRD that defines the kind at this version, if the kind needs a CRD.
-    pub(super) fn definition_uid(store: &Store, kind: Kind, version: u64) -> Option<String> {
-        let definition = kind
-            .is_custom()
-            .then(|| store.get_at(&definition_key(kind), version))??;
-        Some(definition["metadata"]["uid"].as_str()?.to_owned())
-    }
-}
+use super::{metadata, request::Part, status::Cause};
 
 pub fn schema_of(definition: &Value) -> &Value {
     &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

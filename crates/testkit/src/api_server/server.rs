@@ -1,12 +1,13 @@
 //! One API server, which responds from its caches.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::{Timestamp, tz::TimeZone};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{
     Key, Kind, Store, Verb, Watch,
+    list::partial,
     request::{Call, Part, Request, Target, Unknown},
     status::{Refusal, Result},
 };
@@ -64,18 +65,27 @@ pub struct Server {
     seen: u64,
     /// Versions up to this version are no longer in the caches.
     forgotten: u64,
+    /// First requests for the custom kinds, by the UID of the CRD: the version and the time. The cache of the kind begins there.
+    first: BTreeMap<String, (u64, Duration)>,
 }
+
+/// Time from the first request for a custom kind until its cache is filled.
+const FILLING: Duration = Duration::from_millis(100);
 
 impl Server {
     pub fn new(store: &Store) -> Self {
+        let version = store.version();
+        let kinds = store.custom_kinds().iter();
+        let known = kinds.filter_map(|kind| Self::definition_uid(store, *kind, version));
         Self {
+            first: known.map(|uid| (uid, (version, Duration::ZERO))).collect(),
             watch_list: true,
             page: usize::MAX,
             cold: false,
             patience: Duration::from_secs(3),
             lag: Lag::By(Duration::ZERO),
-            seen: store.version(),
-            forgotten: store.version(),
+            seen: version,
+            forgotten: version,
         }
     }
 
@@ -90,8 +100,21 @@ impl Server {
         self.forgotten = self.forgotten.max(to);
     }
 
-    pub(super) fn forgotten(&self) -> u64 {
-        self.forgotten
+    /// Returns the last version that is not in the cache of this kind.
+    pub(super) fn forgotten(&self, store: &Store, kind: Kind) -> u64 {
+        let first = self.first_request(store, kind);
+        first.map_or(self.forgotten, |(version, _)| self.forgotten.max(version))
+    }
+
+    /// Returns whether the cache of this kind is being filled.
+    pub(super) fn is_cold(&self, store: &Store, kind: Kind, now: Now) -> bool {
+        let first = self.first_request(store, kind);
+        self.cold || first.is_some_and(|(_, at)| !at.is_zero() && now.since_start < at + FILLING)
+    }
+
+    fn first_request(&self, store: &Store, kind: Kind) -> Option<(u64, Duration)> {
+        let uid = Self::definition_uid(store, kind, self.seen)?;
+        self.first.get(&uid).copied()
     }
 
     /// Returns the version of the caches at the last check, which is the beginning of a call.
@@ -151,7 +174,15 @@ impl Server {
         })
     }
 
-    fn answer(&self, store: &mut Store, now: Now, call: &Call<'_>) -> Result<Answered> {
+    /// Records the first request for a custom kind.
+    fn note_first(&mut self, store: &Store, now: Now, kind: Kind) {
+        if let Some(uid) = Self::definition_uid(store, kind, self.seen) {
+            let first = (store.version(), now.since_start);
+            self.first.entry(uid).or_insert(first);
+        }
+    }
+
+    fn answer(&mut self, store: &mut Store, now: Now, call: &Call<'_>) -> Result<Answered> {
         let request = Request::of(call, store.custom_kinds())?;
         let (kind, namespace, name, part) = match &request.target {
             Target::Review(review) if call.method == http::Method::POST => {
@@ -170,11 +201,24 @@ impl Server {
         if !self.serves(store, kind) {
             return Err(Refusal::not_served());
         }
+        self.note_first(store, now, kind);
         let verb = request.verb()?;
         if part != Part::Whole && !matches!(verb, Verb::Get | Verb::Update | Verb::Patch) {
             return Err(Refusal::method_not_allowed());
         }
         store.authorize(&request, verb, (kind, part), (namespace, name))?;
+        let is_read = matches!(verb, Verb::Get | Verb::List | Verb::Watch);
+        let is_modelled = match kind {
+            Kind::StorageClass => is_read && request.metadata_only,
+            Kind::CustomResourceDefinition => {
+                (is_read || matches!(verb, Verb::Create | Verb::Delete)) && request.metadata_only
+            }
+            _ => true,
+        };
+        if !is_modelled {
+            let (verb, kind) = (verb.name(), kind.info().kind);
+            return Err(Unknown(format!("to {verb} a whole {kind}")).into());
+        }
         let key = Key::new(
             kind,
             namespace.unwrap_or_default(),
@@ -202,20 +246,9 @@ impl Server {
             Verb::DeleteCollection => return Err(Unknown("deletecollection".to_owned()).into()),
         };
         if request.metadata_only && object["kind"] != "Status" {
-            let metadata = &object["metadata"];
-            return Ok(Answered::Whole(
-                code,
-                json!({
-                    "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-                }),
-            ));
+            return Ok(Answered::Whole(code, partial(&object)));
         }
         Ok(Answered::Whole(code, object))
-    }
-
-    /// Returns whether the kind is served. For a custom kind, the server must have seen the CRD.
-    fn serves(&self, store: &Store, kind: Kind) -> bool {
-        !kind.is_custom() || self.definition(store, kind).is_some()
     }
 }
 

@@ -215,6 +215,19 @@ impl Store {
         self.put(now, "admin", &key, Some(namespace));
     }
 
+    /// Creates a `StorageClass`. Only its metadata is modelled.
+    pub fn create_storage_class(&mut self, now: Now, name: &str) {
+        let class = json!({
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {
+                "name": name, "uid": self.new_uid(), "creationTimestamp": now.seconds(),
+            },
+        });
+        let key = Key::new(Kind::StorageClass, "", name);
+        self.put(now, "admin", &key, Some(class));
+    }
+
     /// Removes the history up to this version, except for states that are still current. A list at an older version fails
     /// (410).
     pub fn compact(&mut self, to: u64) {

@@ -42,6 +42,7 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
         Kind::Lease => round_trip::<Lease>(object),
         Kind::Event => round_trip::<Event>(object),
         Kind::Custom(_)
+        | Kind::StorageClass
         | Kind::CustomResourceDefinition
         | Kind::ValidatingAdmissionPolicy
         | Kind::MutatingAdmissionPolicy => {

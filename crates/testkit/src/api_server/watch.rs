@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     Key, Kind, Now, Server, Store,
+    list::partial,
     request::{Request, Unknown},
     status::{Cause, Refusal, Result},
 };
@@ -24,6 +25,8 @@ pub struct Watch {
     name: Option<String>,
     /// UID of the CRD that defines the kind.
     definition: Option<String>,
+    /// Whether the events contain only metadata.
+    metadata_only: bool,
     state: State,
     /// All events up to this version have been sent.
     position: u64,
@@ -55,9 +58,6 @@ impl Server {
         request: &Request<'_>,
         (kind, namespace): (Kind, Option<&str>),
     ) -> Result<Watch> {
-        if request.metadata_only {
-            return Err(Unknown("a watch of metadata".to_owned()).into());
-        }
         let name = match &request.target {
             super::request::Target::Stored { name: Some(_), .. } => {
                 return Err(Unknown("a watch of one object by its path".to_owned()).into());
@@ -70,7 +70,7 @@ impl Server {
             "" => 0,
             text => text.parse().map_err(|_| invalid_version(text))?,
         };
-        if self.cold {
+        if self.is_cold(store, kind, now) {
             return Err(Refusal::too_many_requests("storage is (re)initializing", 1));
         }
         let seen = self.seen(store, now);
@@ -84,8 +84,9 @@ impl Server {
             }
             (true, _) => (asked, State::Waits(asked, now.since_start + self.patience)),
             (false, "" | "0") => (seen, State::Lists { streamed: false }),
-            _ if asked < self.forgotten() => {
-                let words = format!("too old resource version: {asked} ({})", self.forgotten());
+            _ if asked < self.forgotten(store, kind) => {
+                let last = self.forgotten(store, kind);
+                let words = format!("too old resource version: {asked} ({last})");
                 (asked, failure(Refusal::expired(&words)))
             }
             _ => (asked, State::Goes),
@@ -105,6 +106,7 @@ impl Server {
             namespace: namespace.map(ToOwned::to_owned),
             name: name.map(ToOwned::to_owned),
             definition: Self::definition_uid(store, kind, seen),
+            metadata_only: request.metadata_only,
             state,
             position,
             known: position,
@@ -182,9 +184,7 @@ impl Watch {
                 self.known = seen;
                 let there = store.list_at(self.kind, self.namespace.as_deref(), seen);
                 let there = there.filter(|(key, _)| self.is_about(key));
-                lines.extend(
-                    there.map(|(_, object)| json!({ "type": "ADDED", "object": **object })),
-                );
+                lines.extend(there.map(|(_, object)| self.line("ADDED", Value::clone(object))));
                 if streamed {
                     lines.push(self.bookmark(true));
                 }
@@ -201,7 +201,7 @@ impl Watch {
             self.known = revision.version;
             if self.is_about(&revision.key) {
                 let (event, object) = revision.event();
-                lines.push(json!({ "type": event, "object": object }));
+                lines.push(self.line(event, object));
             }
         }
         self.position = self.position.max(seen);
@@ -224,14 +224,24 @@ impl Watch {
             && self.name.as_ref().is_none_or(|name| *name == key.name)
     }
 
+    fn line(&self, event: &str, object: Value) -> Value {
+        let object = if self.metadata_only {
+            partial(&object)
+        } else {
+            object
+        };
+        json!({ "type": event, "object": object })
+    }
+
     fn bookmark(&self, ends_list: bool) -> Value {
         let mut metadata = json!({ "resourceVersion": self.known.to_string() });
         if ends_list {
             metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
         }
-        json!({ "type": "BOOKMARK", "object": {
+        let object = json!({
             "kind": self.kind.info().kind, "apiVersion": self.kind.api_version(), "metadata": metadata,
-        }})
+        });
+        self.line("BOOKMARK", object)
     }
 }
 

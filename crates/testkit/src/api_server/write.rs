@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Key, Kind, Now, Server, Store, Verb, job, managed, metadata,
+    Key, Kind, Now, Server, Store, Verb, definition, job, managed, metadata,
     patch::{self, Style},
     policy::Operation,
     request::{Part, Request, Unknown},
@@ -20,6 +20,9 @@ impl Server {
         request: &Request<'_>,
         key: &Key,
     ) -> Result<Value> {
+        if key.kind == Kind::CustomResourceDefinition {
+            return definition::create(store, now, request);
+        }
         let mut object = self.body(store, request, key.kind)?;
         let name = object["metadata"]["name"]
             .as_str()
@@ -41,6 +44,7 @@ impl Server {
         key: &Key,
         mut object: Value,
     ) -> Result<Value> {
+        self.check_is_kept(store, key)?;
         if key.kind.is_namespaced() {
             check_lives(store, key)?;
         }
