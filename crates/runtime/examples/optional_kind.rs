@@ -6,6 +6,7 @@
 use std::{collections::BTreeMap, process::ExitCode, time::Duration};
 
 use k8s_openapi::api::{core::v1::ConfigMap, storage::v1::StorageClass};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{CustomResource, CustomResourceExt as _};
 use operator_runtime::{
     ApiError, App, Builder, Custom, Dependent, Exists, Fields, Key, Kind, Live, Plan, Reconciler,
@@ -15,21 +16,25 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-static APP: App = App {
+pub(crate) static APP: App = App {
     about: "Each Shop gets a ConfigMap and a ServiceMonitor",
     crates: &["optional_kind"],
     ..App::new("shop-operator", "0.1.0", "example.com")
 };
 
 fn main() -> ExitCode {
-    operator_runtime::main(&APP, || vec![Manifest::crd()], build)
+    operator_runtime::main(&APP, crds, build)
+}
+
+pub(crate) fn crds() -> Vec<CustomResourceDefinition> {
+    vec![Manifest::crd()]
 }
 
 /// This program has no settings of its own.
 #[derive(Deserialize)]
-struct NoSettings {}
+pub(crate) struct NoSettings {}
 
-fn build(program: &mut Builder, _: NoSettings) {
+pub(crate) fn build(program: &mut Builder, _: NoSettings) {
     program.controller("shop", |builder| ShopReconciler {
         config_maps: builder.owns(),
         monitors: builder.if_installed().owns(),

@@ -29,11 +29,7 @@ pub(crate) static APP: App = App {
 };
 
 fn main() -> ExitCode {
-    operator_runtime::main(&APP, crds, |program: &mut Builder, settings: NoSettings| {
-        // Not in `build`: the API server of the simulation, which runs that, serves no metadata alone.
-        program.select::<Dependent<Password>>(Select::default().referenced_only());
-        build(program, settings);
-    })
+    operator_runtime::main(&APP, crds, build)
 }
 
 pub(crate) fn crds() -> Vec<CustomResourceDefinition> {
@@ -49,6 +45,8 @@ pub(crate) fn crds() -> Vec<CustomResourceDefinition> {
 pub(crate) struct NoSettings {}
 
 pub(crate) fn build(program: &mut Builder, _: NoSettings) {
+    // A cluster has many Secrets, and a replica reads the contents of a few.
+    program.select::<Dependent<Password>>(Select::default().referenced_only());
     program.controller("database", |builder| {
         builder.deletes::<Backup>();
         DatabaseReconciler {

@@ -10,9 +10,10 @@ use operator_testkit::api_server::{Key, Kind, Method};
 use serde_json::{Value, json};
 
 use super::{
-    plan::{Action, Fault},
+    plan::{Action, Fault, draw},
+    trace::Time,
     users,
-    world::{FOO, FOOS, World},
+    world::{FOO, FOOS, World, at},
 };
 
 use deployment::Rollout;
@@ -32,6 +33,8 @@ pub struct Actors {
     /// By UID of the Deployment.
     rollouts: BTreeMap<String, Rollout>,
     namespace: namespace::Namespace,
+    /// When the next step for a CRD is due.
+    definitions: BTreeMap<Kind, Time>,
 }
 
 impl Actors {
@@ -44,6 +47,7 @@ impl Actors {
         let is_idle = world.is_going_on(|fault| matches!(fault, Fault::NoCollector));
         let collected = !is_idle && collect(world);
         let is_changing = self.namespace.tick(world);
+        let waits = self.settle(world) || waits;
         let is_at_rest = !waits && !collected && !is_changing && world.store.version() == before;
         self.at_rest = is_at_rest.then_some(before);
     }
@@ -51,6 +55,27 @@ impl Actors {
     /// Makes the next tick run although nothing was written.
     pub fn wake(&mut self) {
         self.at_rest = None;
+    }
+
+    /// Runs the API server's controllers of CRDs, each step after a random delay. Returns whether they wait for a step.
+    fn settle(&mut self, world: &mut World) -> bool {
+        /// Longest delay, in milliseconds.
+        const SLOWEST: u64 = 1_000;
+        let kinds = world.store.custom_kinds().to_vec();
+        let (seed, version) = (world.plan.seed, world.store.version());
+        self.definitions
+            .retain(|kind, _| world.store.is_unsettled(*kind));
+        for kind in kinds {
+            if world.store.is_unsettled(kind) {
+                let delay = draw(seed, "definition", version) % SLOWEST;
+                let due = world.now + Time::from_millis(delay);
+                if world.now >= *self.definitions.entry(kind).or_insert(due) {
+                    self.definitions.remove(&kind);
+                    world.store.settle_definition(at(world.now), kind);
+                }
+            }
+        }
+        !self.definitions.is_empty()
     }
 
     /// Runs the Deployment controller. Returns whether it is waiting for something.

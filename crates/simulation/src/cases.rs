@@ -2,13 +2,19 @@
 
 use super::{found, one_fault, plan::Plan, program::Program, responses, scripts};
 
+/// Programs besides Foo, with the names of their seeds.
+pub const OTHERS: [(&str, Program); 2] =
+    [("databases", Program::Databases), ("shops", Program::Shops)];
+
 /// Returns the plan with this name, if any. The lookup does not run the operator. So it finds the faults of every possible
 /// leader, and variations for calls that the operator does not make.
 pub fn plan_of(name: &str) -> Option<Plan> {
     let of_seed = || name.strip_prefix("seed ")?.parse().ok().map(Plan::new);
-    let of_databases = || {
-        let seed = name.strip_prefix("databases ")?.parse().ok()?;
-        Some(Plan::of(Program::Databases, seed))
+    let of_others = || {
+        let mut programs = OTHERS.into_iter();
+        let (_, program) = programs.find(|(of, _)| name.starts_with(&format!("{of} ")))?;
+        let (_, seed) = name.split_once(' ')?;
+        Some(Plan::of(program, seed.parse().ok()?))
     };
     let of_whole = || {
         let mut all = whole().into_iter();
@@ -31,7 +37,7 @@ pub fn plan_of(name: &str) -> Option<Plan> {
         scripts.find(|its| its.name == script)?.variation(name)
     };
     of_seed()
-        .or_else(of_databases)
+        .or_else(of_others)
         .or_else(of_whole)
         .or_else(of_fault)
         .or_else(of_response)

@@ -22,10 +22,23 @@ const CLASSES: u64 = 2;
 const SECRETS: u64 = 2;
 const BACKUPS: u64 = 2;
 
+/// Namespace of other Secrets. Databases may read those that are granted to them.
+pub const VAULT: &str = "vault";
+
+/// Values of the annotation `grant-to`. The first half grants the access to the Databases.
+const GRANTS: &[Option<&str>] = &[
+    Some(FOOS),
+    Some("*"),
+    Some("other, foos"),
+    Some("other"),
+    Some(""),
+    None,
+];
+
 /// Time for a new Database to reach its desired state.
 const NEW: Duration = Duration::from_secs(25);
 
-/// Names of the faults. The others are about Foos, and policies that change objects would make each Deployment contested.
+/// Names of the faults of the examples. The others are about Foos, and policies that change objects would make each Deployment contested.
 pub const FAULTS: &[&str] = &[
     "crash",
     "replace",
@@ -62,7 +75,9 @@ pub const RIGHTS: &[(&str, &str)] = &[
     ("list", "databases"),
     ("watch", "databaseclasses"),
     ("list", "backups"),
+    ("list", "secrets"),
     ("watch", "secrets"),
+    ("get", "secrets"),
     ("list", "deployments"),
     ("watch", "jobs"),
     ("create", "deployments"),
@@ -88,7 +103,10 @@ pub const CALLS: &[(&str, &str)] = &[
     ("watch", "databaseclasses"),
     ("stream", "backups"),
     ("watch", "backups"),
+    ("stream", "secrets"),
     ("watch", "secrets"),
+    ("get", "secrets"),
+    ("get", "secrets"),
     ("stream", "deployments"),
     ("watch", "deployments"),
     ("watch", "jobs"),
@@ -113,8 +131,10 @@ pub const CALLS: &[(&str, &str)] = &[
 pub fn users(plan: &mut Plan, heal: Time) {
     let mut draw = Draws::new(plan.seed, "users of databases");
     let soon = |draw: &mut Draws| milliseconds(draw.between(100, 9_000));
-    for number in 0..SECRETS {
-        act(plan, soon(&mut draw), create_secret(number));
+    for secret in secrets() {
+        let at = soon(&mut draw);
+        let request = create_secret(&mut draw, secret);
+        act(plan, at, request);
     }
     for number in 0..CLASSES {
         let replicas = draw.between(1, 4);
@@ -139,8 +159,15 @@ pub fn users(plan: &mut Plan, heal: Time) {
     // Classes and Secrets exist at the end. Most pauses end.
     let mut draw = Draws::new(plan.seed, "repairs of databases");
     let later = |draw: &mut Draws| heal + milliseconds(draw.between(15_000, 40_000));
-    for number in 0..SECRETS {
-        act(plan, later(&mut draw), create_secret(number));
+    for secret in secrets() {
+        let at = later(&mut draw);
+        let request = create_secret(&mut draw, secret);
+        act(plan, at, request);
+    }
+    for secret in secrets().filter(|(namespace, _)| *namespace == VAULT) {
+        let at = later(&mut draw);
+        let request = grant(&mut draw, secret);
+        act(plan, at, request);
     }
     for number in 0..CLASSES {
         let replicas = draw.between(1, 4);
@@ -181,17 +208,19 @@ fn milliseconds(number: u64) -> Duration {
 /// Draws the requests of one action.
 fn deed(draw: &mut Draws) -> Vec<Request> {
     let (database, class) = (draw.below(DATABASES), draw.below(CLASSES));
-    let (secret, backup) = (draw.below(SECRETS), draw.below(BACKUPS));
+    let all: Vec<_> = secrets().collect();
+    let (secret, backup) = (draw.of(&all), draw.below(BACKUPS));
     let replicas = draw.between(1, 5);
     let all: Vec<String> = primaries().collect();
     let one = draw.of(&all);
     let token = draw.below(1_000).to_string();
+    let content = content(draw, secret);
     let policy = draw.of(&["Background", "Background", "Foreground", "Orphan"]);
     let spec = |spec: Value| patch(database_path(database), json!({ "spec": spec }));
     let child = |plural: &str, name: String| delete(format!("{}/{name}", path_of(plural)), policy);
-    let request = match draw.below(24) {
+    let request = match draw.below(27) {
         0 | 1 => spec(json!({ "class": class_name(class) })),
-        2 => spec(json!({ "password": { "name": secret_name(secret) } })),
+        2 => spec(json!({ "password": reference(secret) })),
         3 | 4 => spec(json!({ "backup": format!("target-{replicas}") })),
         5 => spec(json!({ "backup": null })),
         6 => delete(database_path(database), policy),
@@ -206,15 +235,9 @@ fn deed(draw: &mut Draws) -> Vec<Request> {
         ),
         12 => delete(class_path(class), policy),
         13 => create_class(class, replicas),
-        14 => patch(
-            format!("{}/{}", path_of("secrets"), secret_name(secret)),
-            json!({ "stringData": { "password": token } }),
-        ),
-        15 => delete(
-            format!("{}/{}", path_of("secrets"), secret_name(secret)),
-            policy,
-        ),
-        16 => create_secret(secret),
+        14 => patch(secret_path(secret), json!({ "stringData": content })),
+        15 => delete(secret_path(secret), policy),
+        16 => create_secret(draw, secret),
         17 => match draw.below(4) {
             0 => child("deployments", database_name(database)),
             1 => child("services", database_name(database)),
@@ -229,6 +252,13 @@ fn deed(draw: &mut Draws) -> Vec<Request> {
         20 => annotate(one, "paused", &Value::Null),
         21 => annotate(one, "reconcile-requested-at", &token.into()),
         22 => create_backup(backup, database),
+        23 | 24 => grant(draw, (VAULT, secret.1)),
+        25 => {
+            // A new content together with a new grant, or without one.
+            let mut change = json!({ "stringData": content });
+            change["metadata"] = granted(draw.of(GRANTS));
+            patch(secret_path((VAULT, secret.1)), change)
+        }
         _ => delete(
             format!("{}/{}", path_of("backups"), backup_name(backup)),
             policy,
@@ -251,8 +281,50 @@ fn class_name(number: u64) -> String {
     format!("class-{number}")
 }
 
+/// Namespace and number of a Secret.
+type Secret = (&'static str, u64);
+
+fn secrets() -> impl Iterator<Item = Secret> {
+    let numbers = || 0..SECRETS;
+    numbers()
+        .map(|number| (FOOS, number))
+        .chain(numbers().map(|number| (VAULT, number)))
+}
+
 fn secret_name(number: u64) -> String {
     format!("secret-{number}")
+}
+
+fn secret_path((namespace, number): Secret) -> String {
+    format!(
+        "/api/v1/namespaces/{namespace}/secrets/{}",
+        secret_name(number)
+    )
+}
+
+/// Returns a reference to a Secret. Without a namespace, it is in the namespace of the Database.
+fn reference((namespace, number): Secret) -> Value {
+    let mut reference = json!({ "name": secret_name(number), "namespace": null });
+    if namespace != FOOS {
+        reference["namespace"] = namespace.into();
+    }
+    reference
+}
+
+/// Returns a password that no other Secret has.
+fn content(draw: &mut Draws, (namespace, number): Secret) -> Value {
+    let token = draw.below(1_000);
+    json!({ "password": format!("{namespace}-{number}-{token}") })
+}
+
+fn granted(to: Option<&str>) -> Value {
+    json!({ "annotations": { format!("{GROUP}/grant-to"): to } })
+}
+
+/// Sets or removes the grant of a Secret.
+fn grant(draw: &mut Draws, secret: Secret) -> Request {
+    let metadata = granted(draw.of(GRANTS));
+    patch(secret_path(secret), json!({ "metadata": metadata }))
 }
 
 fn backup_name(number: u64) -> String {
@@ -291,8 +363,11 @@ fn custom(plural: &str, kind: &str, name: &str, spec: &Value) -> Request {
 fn create_database(draw: &mut Draws, number: u64) -> Request {
     let mut spec = json!({
         "class": class_name(draw.below(CLASSES)),
-        "password": { "name": secret_name(draw.below(SECRETS)) },
+        "password": reference(draw.of(&secrets().collect::<Vec<_>>())),
     });
+    if spec["password"]["namespace"].is_null() {
+        spec["password"] = json!({ "name": spec["password"]["name"] });
+    }
     if draw.once_in(2) {
         spec["backup"] = "target".into();
     }
@@ -314,13 +389,18 @@ fn create_backup(number: u64, database: u64) -> Request {
     custom("backups", "Backup", &backup_name(number), &spec)
 }
 
-fn create_secret(number: u64) -> Request {
+fn create_secret(draw: &mut Draws, secret: Secret) -> Request {
+    let (namespace, number) = secret;
+    let mut metadata = json!({ "name": secret_name(number), "namespace": namespace });
+    if let Some(to) = draw.of(GRANTS).filter(|_| namespace == VAULT) {
+        metadata["annotations"] = json!({ format!("{GROUP}/grant-to"): to });
+    }
     let body = json!({
-        "apiVersion": "v1", "kind": "Secret",
-        "metadata": { "name": secret_name(number), "namespace": FOOS },
-        "stringData": { "password": "first" },
+        "apiVersion": "v1", "kind": "Secret", "metadata": metadata,
+        "stringData": content(draw, secret),
     });
-    (Method::POST, path_of("secrets"), body)
+    let path = format!("/api/v1/namespaces/{namespace}/secrets");
+    (Method::POST, path, body)
 }
 
 fn annotate(path: String, name: &str, value: &Value) -> Request {

@@ -9,6 +9,7 @@ mod converge;
 mod databases;
 mod deployments;
 mod events;
+mod grants;
 mod hindered;
 mod known;
 mod leader;
@@ -19,6 +20,7 @@ mod record;
 mod reports;
 mod retries;
 mod rollouts;
+mod shops;
 mod sizes;
 mod statuses;
 mod warnings;
@@ -121,6 +123,14 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
             databases::at_rest(&case, &mut found);
             databases::share_watches(&case, &mut found);
             databases::pauses_hold(&case, &mut found);
+            grants::are_kept(&case, &mut found);
+        }
+        Program::Shops => {
+            shops::settled(&case, &mut found);
+            databases::at_rest(&case, &mut found);
+            shops::stay_ready(&case, &mut found);
+            shops::are_paced(&case, &mut found);
+            shops::are_not_written(&case, &mut found);
         }
     }
     found

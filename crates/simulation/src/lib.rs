@@ -34,6 +34,7 @@ pub mod replica;
 pub mod responses;
 pub mod scripts;
 pub mod seeds;
+pub mod shops;
 pub mod shrink;
 #[cfg(test)]
 mod tests;

@@ -15,12 +15,11 @@ use std::{
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use operator_simulation::{
-    cases::{named, plan_of, whole},
+    cases::{OTHERS, named, plan_of, whole},
     judge::{Violation, examine},
     mutants::{self, VIOLATED},
     one_fault,
     plan::Plan,
-    program::Program,
     responses, scripts, seeds,
     shrink::{shrink, source},
 };
@@ -101,16 +100,17 @@ fn judge_all(arguments: &ArgMatches) -> ExitCode {
         };
         all(&chosen(named(from..from + count)), "seeds", how, check)
     };
-    let several = || {
+    let examples = || {
         let (from, count) = (
             number("from").unwrap_or(1),
             number("seeds").unwrap_or(1000) / 5 + 1,
         );
-        let of = |seed: u64| (format!("databases {seed}"), seed);
-        let mut seeds: Vec<_> = (from..from + count).map(of).collect();
+        let of =
+            |seed: u64| OTHERS.map(|(name, program)| (format!("{name} {seed}"), (program, seed)));
+        let mut seeds: Vec<_> = (from..from + count).flat_map(of).collect();
         seeds.retain(|(name, _)| is_chosen(name));
-        all(&seeds, "seeds of several kinds", how, |seed| {
-            examine(&Plan::of(Program::Databases, *seed)).0
+        all(&seeds, "seeds of the examples", how, |(program, seed)| {
+            examine(&Plan::of(*program, *seed)).0
         })
     };
     let faults = || {
@@ -132,7 +132,7 @@ fn judge_all(arguments: &ArgMatches) -> ExitCode {
     let parts: &[&dyn Fn() -> Judged] = if arguments.get_flag("exhaustive") {
         &[&scripts, &variations]
     } else {
-        &[&scripts, &faults, &responses, &again, &several, &judged]
+        &[&scripts, &faults, &responses, &again, &examples, &judged]
     };
     let (mut cases, mut wrong) = (0, Vec::new());
     for part in parts {

@@ -6,18 +6,24 @@ use operator_runtime::{App, Builder};
 
 use operator_testkit::api_server::Others;
 
-use super::{databases, plan::Settings, seeds};
+use super::{databases, plan::Settings, seeds, shops};
 
 /// Example of the runtime with three kinds: Databases, their classes and their backups.
 #[allow(dead_code, clippy::pedantic, reason = "a program of its own")]
 #[path = "../../runtime/examples/several_kinds.rs"]
 mod several_kinds;
 
+/// Example of the runtime with a kind that may not be installed.
+#[allow(dead_code, clippy::pedantic, reason = "a program of its own")]
+#[path = "../../runtime/examples/optional_kind.rs"]
+mod optional_kind;
+
 /// An operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     Foo,
     Databases,
+    Shops,
 }
 
 impl Program {
@@ -25,6 +31,7 @@ impl Program {
         match self {
             Self::Foo => &APP,
             Self::Databases => &several_kinds::APP,
+            Self::Shops => &optional_kind::APP,
         }
     }
 
@@ -32,6 +39,16 @@ impl Program {
         match self {
             Self::Foo => vec![api::crd()],
             Self::Databases => several_kinds::crds(),
+            Self::Shops => optional_kind::crds(),
+        }
+    }
+
+    /// Returns the namespaces besides those of the Foos and of the controller.
+    pub fn namespaces(self) -> &'static [&'static str] {
+        match self {
+            Self::Foo | Self::Shops => &[],
+            // `default` is for Events about cluster-scoped objects.
+            Self::Databases => &["default", databases::VAULT],
         }
     }
 
@@ -40,6 +57,7 @@ impl Program {
         match self {
             Self::Foo => seeds::RIGHTS,
             Self::Databases => databases::RIGHTS,
+            Self::Shops => shops::RIGHTS,
         }
     }
 
@@ -48,6 +66,7 @@ impl Program {
         match self {
             Self::Foo => seeds::CALLS,
             Self::Databases => databases::CALLS,
+            Self::Shops => shops::CALLS,
         }
     }
 
@@ -56,6 +75,7 @@ impl Program {
         match self {
             Self::Foo => &Others::ALL,
             Self::Databases => databases::POLICIES,
+            Self::Shops => shops::POLICIES,
         }
     }
 
@@ -70,6 +90,9 @@ impl Program {
             }
             Self::Databases => {
                 several_kinds::build(builder, several_kinds::NoSettings {});
+            }
+            Self::Shops => {
+                optional_kind::build(builder, optional_kind::NoSettings {});
             }
         }
     }

@@ -10,6 +10,7 @@ use super::{
     judge::holder,
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
     program::Program,
+    shops,
     trace::{Call, Role, Time, Trace},
     users::{Deed, Policy},
 };
@@ -27,6 +28,9 @@ const WRITTEN: &[&str] = &[
     "events",
     "leases",
     "serviceaccounts",
+    "configmaps",
+    "servicemonitors",
+    "shops/status",
 ];
 
 /// Resources that replicas use.
@@ -38,6 +42,12 @@ const KNOWN: &[&str] = &[
     "events",
     "selfsubjectaccessreviews",
     "serviceaccounts",
+    "configmaps",
+    "customresourcedefinitions",
+    "servicemonitors",
+    "shops",
+    "shops/status",
+    "storageclasses",
 ];
 
 /// As in [`Call::verb`].
@@ -517,7 +527,20 @@ pub fn all() -> Vec<Script> {
             name,
             plan: plan(name, deeds),
         })
+        .chain([Script {
+            name: "optional kind",
+            plan: optional_kind(),
+        }])
         .collect()
+}
+
+fn optional_kind() -> Plan {
+    let mut plan = shops::script();
+    plan.steps.push(Step {
+        at: HEAL,
+        what: What::Heal,
+    });
+    plan
 }
 
 #[allow(clippy::too_many_lines, reason = "a table")]
@@ -784,7 +807,11 @@ impl Script {
         if noticed.is_some() {
             // A change during the silence must take effect.
             let (foo, replicas) = (0, Some(1));
-            plan.act(MEANWHILE, Action::User(Deed::ScaleFoo { foo, replicas }));
+            let change = match plan.program {
+                Program::Shops => shops::change(),
+                _ => Action::User(Deed::ScaleFoo { foo, replicas }),
+            };
+            plan.act(MEANWHILE, change);
         }
         let answer = (*happens == Happens::AnswerLost).then_some(ANSWER);
         if let Some(time) = noticed.or(answer) {

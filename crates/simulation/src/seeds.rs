@@ -7,6 +7,7 @@ use super::{
     draw::Draws,
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
     program::Program,
+    shops,
     trace::Role,
     users::{Deed, Policy, Spoilt},
     world,
@@ -96,6 +97,7 @@ impl Plan {
         match program {
             Program::Foo => plan.users(heal),
             Program::Databases => databases::users(&mut plan, ms(heal)),
+            Program::Shops => shops::users(&mut plan, ms(heal)),
         }
         for kind in FAULTS {
             if program == Program::Foo || databases::FAULTS.contains(&kind.name) {

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, mem, time::Duration};
 
 use k8s_openapi::jiff::SignedDuration;
 use operator_testkit::api_server::{
-    Answer, Call, CustomKind, Kind, Method, Now, Server, Store, User,
+    Answer, Call, CustomKind, Kind, METADATA, Method, Now, Server, Store, User,
 };
 use serde_json::Value;
 
@@ -22,6 +22,7 @@ use super::{
     plan::{Action, Plan, Settings, Step, What},
     program::Program,
     replica::{BEGIN, NAMESPACE},
+    shops,
     trace::{Time, Trace, Who},
 };
 use calls::{Arriving, Stream};
@@ -117,9 +118,12 @@ impl World {
         for namespace in [FOOS, NAMESPACE] {
             store.create_namespace(now, namespace);
         }
-        // For Events about cluster-scoped objects.
-        if plan.program == Program::Databases {
-            store.create_namespace(now, "default");
+        for namespace in plan.program.namespaces() {
+            store.create_namespace(now, namespace);
+        }
+        if plan.program == Program::Shops {
+            store.create_storage_class(now, shops::CLASS);
+            store.declare_kind(&shops::definition());
         }
         for crd in plan.program.crds() {
             store.install_definition(now, serde_json::to_value(crd).unwrap());
@@ -308,7 +312,10 @@ impl World {
             method,
             path_and_query: path,
             content_type,
-            accept: None,
+            // Of a CRD, only the metadata is modelled.
+            accept: path
+                .starts_with("/apis/apiextensions.k8s.io/")
+                .then_some(METADATA),
             body: &body,
         };
         let mut there = self.servers.iter_mut().filter(|api| !api.paused);

@@ -133,6 +133,17 @@ impl Crd {
         assert_eq!(told[0], told[1], "the real one's first");
         told.remove(0)
     }
+
+    /// Asserts that no watch begins at these versions.
+    async fn is_expired(&mut self, since: &[String]) {
+        for (run, since) in self.sides.iter_mut().zip(since) {
+            let query = format!("watch=true&timeoutSeconds=2&resourceVersion={since}");
+            let watch = get(format!("{}?{query}", self.things));
+            let watch = run.side.watch(&watch, ADMIN).await.ok().unwrap();
+            let events = run.side.rest(watch, Duration::from_secs(10)).await;
+            assert_eq!(events[0]["object"]["code"], 410, "{events:?}");
+        }
+    }
 }
 
 /// Returns the types of the events, without bookmarks and repetitions.
@@ -234,15 +245,7 @@ async fn a_simulated_crd_appears_and_vanishes_like_a_real_one() {
     // The new CRD has no objects, and its cache no history.
     crd.install(&definition).await;
     assert_eq!(crd.same(|| get(list.as_str())).await.0, 200);
-    for (run, since) in crd.sides.iter_mut().zip(&first) {
-        let watch = get(format!(
-            "{}?watch=true&timeoutSeconds=2&resourceVersion={since}",
-            crd.things
-        ));
-        let watch = run.side.watch(&watch, ADMIN).await.ok().unwrap();
-        let events = run.side.rest(watch, Duration::from_secs(10)).await;
-        assert_eq!(events[0]["object"]["code"], 410, "{events:?}");
-    }
+    crd.is_expired(&first).await;
     let second = crd.versions().await;
     assert_eq!(crd.create("a", &Value::Null).await.0, 201);
     assert_eq!(types(&crd.events(&second).await), ["ADDED"]);

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{
     Case, Violation,
     converge::{condition, owner, text},
+    grants::{fingerprint, grants, secret_of},
     made, named,
 };
 use crate::{databases::GROUP, world::FOOS};
@@ -138,10 +139,16 @@ fn is_same(what: &str, is: &Value, wanted: &Value) -> Verdict {
 
 fn database(case: &Case, kinds: &Kinds, object: &Value) -> Verdict {
     let (spec, name) = (&object["spec"], text(&object["metadata"]["name"]));
-    let class = stored(case, kinds.class, text(&spec["class"]));
-    let secret = stored(case, Kind::Secret, text(&spec["password"]["name"]));
-    let (Some(class), Some(_)) = (class, secret) else {
+    let Some(class) = stored(case, kinds.class, text(&spec["class"])) else {
         return is_condition(object, "Ready", "False", "Waiting");
+    };
+    let secret = secret_of(FOOS, object);
+    let is_other = secret.namespace != FOOS;
+    let is_watched = !is_other || case.plan.settings.namespace.is_none();
+    let secret = case.store.get(&secret).filter(|_| is_watched);
+    let Some(secret) = secret.filter(|secret| !is_other || grants(secret, FOOS)) else {
+        let reason = if is_other { "NotGranted" } else { "Waiting" };
+        return is_condition(object, "Ready", "False", reason);
     };
     let owned = |kind| child(case, object, (kind, name));
     let deployment = match owned(Kind::Deployment) {
@@ -156,6 +163,12 @@ fn database(case: &Case, kinds: &Kinds, object: &Value) -> Verdict {
         "replicas",
         &deployment["spec"]["replicas"],
         &class["spec"]["replicas"],
+    )?;
+    let pod = &deployment["spec"]["template"]["spec"];
+    is_same(
+        "the password",
+        &pod["containers"][0]["args"][1],
+        &fingerprint(secret).into(),
     )?;
     is_same(
         "the port",
@@ -246,20 +259,20 @@ pub fn share_watches(case: &Case, found: &mut Vec<Violation>) {
     }));
 }
 
-/// From the condition Paused to the end of the pause, replicas write neither the object nor its dependents.
+/// From the condition Paused to the end of the pause, replicas write neither the object nor its dependents. The status of a
+/// dependent belongs to the controller of its own kind, which the pause of the owner does not concern.
 pub fn pauses_hold(case: &Case, found: &mut Vec<Violation>) {
     // The objects whose pause is reported, by UID, with the time of the report.
     let mut paused = BTreeMap::<String, Duration>::new();
     for (index, revision) in case.store.history().iter().enumerate() {
         let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
-        let concerned = [before, after].into_iter().flatten().flat_map(|object| {
-            [
-                text(&object["metadata"]["uid"]).to_owned(),
-                owner(object).to_owned(),
-            ]
-        });
-        let pause = concerned.filter_map(|uid| paused.get(&uid)).max();
         let call = case.writer(index);
+        let is_status = call.is_some_and(|call| call.resource.ends_with("/status"));
+        let concerned = [before, after].into_iter().flatten().flat_map(|object| {
+            let owner = (!is_status).then(|| owner(object));
+            owner.into_iter().chain([text(&object["metadata"]["uid"])])
+        });
+        let pause = concerned.filter_map(|uid| paused.get(uid)).max();
         if let (Some(since), Some(call)) = (pause, call)
             && call.begun > *since
         {

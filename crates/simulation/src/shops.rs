@@ -1,0 +1,263 @@
+//! The users of the operator with an optional kind, the administrators who install and remove this kind, and the faults that the
+//! operator meets.
+
+use std::time::Duration;
+
+use http::Method;
+use operator_testkit::api_server::Others;
+use serde_json::{Value, json};
+
+use super::{
+    draw::Draws,
+    plan::{Action, Machine, Plan, Settings, Step, What},
+    program::Program,
+    trace::Time,
+    world::FOOS,
+};
+
+/// The class that exists. No watch reports another one.
+pub const CLASS: &str = "standard";
+
+/// Resource of the optional kind.
+pub const MONITORS: &str = "servicemonitors";
+
+/// Number of Shops, so small that actions collide.
+const SHOPS: u64 = 3;
+
+/// Time for a new Shop to reach its desired state.
+const NEW: Duration = Duration::from_secs(25);
+
+const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+pub const POLICIES: &[Others] = &[Others::NoStatus];
+
+pub const RIGHTS: &[(&str, &str)] = &[
+    ("list", "shops"),
+    ("watch", "shops"),
+    ("watch", "configmaps"),
+    ("list", "servicemonitors"),
+    ("watch", "servicemonitors"),
+    ("watch", "customresourcedefinitions"),
+    ("get", "storageclasses"),
+    ("create", "configmaps"),
+    ("create", "servicemonitors"),
+    ("patch", "servicemonitors"),
+    ("update", "shops/status"),
+    ("get", "leases"),
+    ("patch", "leases"),
+    ("create", "events"),
+];
+
+pub const CALLS: &[(&str, &str)] = &[
+    ("stream", "shops"),
+    ("watch", "shops"),
+    ("watch", "configmaps"),
+    ("list", "servicemonitors"),
+    ("stream", "servicemonitors"),
+    ("watch", "servicemonitors"),
+    ("watch", "customresourcedefinitions"),
+    ("get", "storageclasses"),
+    ("create", "configmaps"),
+    ("patch", "configmaps"),
+    ("create", "servicemonitors"),
+    ("patch", "servicemonitors"),
+    ("update", "shops/status"),
+    ("get", "leases"),
+    ("patch", "leases"),
+    ("create", "events"),
+];
+
+/// Returns the CRD of the optional kind.
+pub fn definition() -> Value {
+    let text = json!({ "type": "string" });
+    let object = |properties: Value| json!({ "type": "object", "properties": properties });
+    let selector = object(json!({ "matchLabels": object(json!({ "shop": text })) }));
+    let endpoints = json!({ "type": "array", "items": object(json!({ "port": text })) });
+    let spec = object(json!({ "selector": selector, "endpoints": endpoints }));
+    let schema = object(json!({ "spec": spec, "status": object(json!({})) }));
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{MONITORS}.monitoring.coreos.com") },
+        "spec": {
+            "group": "monitoring.coreos.com", "scope": "Namespaced",
+            "names": {
+                "kind": "ServiceMonitor", "listKind": "ServiceMonitorList", "plural": MONITORS,
+                "singular": "servicemonitor",
+            },
+            "versions": [{
+                "name": "v1", "served": true, "storage": true,
+                "subresources": { "status": {} }, "schema": { "openAPIV3Schema": schema },
+            }],
+        },
+    })
+}
+
+/// Adds the actions of users: from the beginning to the heal, and a few after it.
+pub fn users(plan: &mut Plan, heal: Time) {
+    let mut draw = Draws::new(plan.seed, "users of shops");
+    let soon = |draw: &mut Draws| milliseconds(draw.between(100, 9_000));
+    if draw.once_in(2) {
+        act(plan, soon(&mut draw), install());
+    }
+    for number in 0..draw.between(1, SHOPS + 1) {
+        let at = soon(&mut draw);
+        let request = create(&mut draw, number);
+        act(plan, at, request);
+    }
+    let pause = draw.log_uniform(500, 20_000);
+    let mut at = 9_000;
+    loop {
+        at += draw.between(pause / 4 + 1, pause * 2);
+        if milliseconds(at) >= heal {
+            break;
+        }
+        let request = deed(&mut draw);
+        act(plan, milliseconds(at), request);
+    }
+    // The kind may be installed at the end or not.
+    let mut draw = Draws::new(plan.seed, "shops afterwards");
+    let at = heal + milliseconds(draw.between(15_000, 40_000));
+    match draw.below(3) {
+        0 => act(plan, at, install()),
+        1 => act(plan, at, uninstall()),
+        _ => {}
+    }
+    // A new Shop that no fault has affected.
+    let at = plan.rest.saturating_sub(NEW);
+    act(plan, at, create_with(SHOPS, CLASS));
+}
+
+/// Returns the script in which the kind appears, vanishes and appears again.
+pub fn script() -> Plan {
+    let settings = Settings {
+        // No resync, so that only the events count.
+        resync: Duration::from_hours(24),
+        lease_duration: milliseconds(3_000),
+        renew_deadline: milliseconds(2_000),
+        retry_period: milliseconds(500),
+        ..Settings::default()
+    };
+    let mut plan = Plan {
+        seed: 1,
+        program: Program::Shops,
+        settings,
+        replicas: vec![Machine::SOUND; 2],
+        servers: 1,
+        fencing: false,
+        steps: Vec::new(),
+        rest: milliseconds(50_000),
+        end: milliseconds(60_000),
+    };
+    for (at, request) in [
+        (1_000, create_with(0, CLASS)),
+        (6_000, install()),
+        (9_000, uninstall()),
+        (11_500, create_with(1, CLASS)),
+        (13_000, install()),
+    ] {
+        act(&mut plan, milliseconds(at), request);
+    }
+    plan
+}
+
+/// Returns a change that the operator reverts.
+pub fn change() -> Action {
+    action(delete(path_of("configmaps", &name(0)), "Background"))
+}
+
+type Request = (Method, String, Value);
+
+fn act(plan: &mut Plan, at: Time, request: Request) {
+    plan.steps.push(Step {
+        at,
+        what: What::Action(action(request)),
+    });
+}
+
+fn action((method, path, body): Request) -> Action {
+    let user = "alice";
+    Action::Request {
+        user,
+        method,
+        path,
+        body,
+    }
+}
+
+fn milliseconds(number: u64) -> Duration {
+    Duration::from_millis(number)
+}
+
+/// Draws the request of one action.
+fn deed(draw: &mut Draws) -> Request {
+    let name = name(draw.below(SHOPS));
+    let policy = draw.of(&["Background", "Background", "Foreground", "Orphan"]);
+    let class = draw.of(&[CLASS, CLASS, "missing"]);
+    let number = draw.below(SHOPS);
+    match draw.below(14) {
+        0..3 => install(),
+        3..5 => uninstall(),
+        5..8 => create(draw, number),
+        8 => delete(path_of("shops", &name), policy),
+        9 => patch(
+            path_of("shops", &name),
+            json!({ "spec": { "storage": class } }),
+        ),
+        10 => delete(path_of("configmaps", &name), policy),
+        11 => delete(path_of(MONITORS, &name), policy),
+        12 => patch(
+            path_of(MONITORS, &name),
+            json!({ "spec": { "endpoints": [] } }),
+        ),
+        _ => patch(
+            path_of("configmaps", &name),
+            json!({ "data": { "storage": "other" } }),
+        ),
+    }
+}
+
+fn name(number: u64) -> String {
+    format!("shop-{number}")
+}
+
+/// Returns the path of an object.
+fn path_of(plural: &str, name: &str) -> String {
+    let group = match plural {
+        "shops" => "apis/example.com/v1",
+        MONITORS => "apis/monitoring.coreos.com/v1",
+        _ => "api/v1",
+    };
+    format!("/{group}/namespaces/{FOOS}/{plural}/{name}")
+}
+
+fn install() -> Request {
+    (Method::POST, CRDS.to_owned(), definition())
+}
+
+fn uninstall() -> Request {
+    let name = format!("{MONITORS}.monitoring.coreos.com");
+    delete(format!("{CRDS}/{name}"), "Background")
+}
+
+fn create(draw: &mut Draws, number: u64) -> Request {
+    let class = draw.of(&[CLASS, CLASS, CLASS, "missing"]);
+    create_with(number, class)
+}
+
+fn create_with(number: u64, class: &str) -> Request {
+    let body = json!({
+        "apiVersion": "example.com/v1", "kind": "Shop",
+        "metadata": { "name": name(number), "namespace": FOOS }, "spec": { "storage": class },
+    });
+    let path = path_of("shops", "");
+    (Method::POST, path.trim_end_matches('/').to_owned(), body)
+}
+
+fn patch(path: String, body: Value) -> Request {
+    (Method::PATCH, path, body)
+}
+
+fn delete(path: String, policy: &str) -> Request {
+    let body = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy });
+    (Method::DELETE, path, body)
+}
