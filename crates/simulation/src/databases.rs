@@ -156,6 +156,7 @@ pub fn users(plan: &mut Plan, heal: Time) {
             act(plan, milliseconds(at), request);
         }
     }
+    pause_again(plan, heal);
     // Classes and Secrets exist at the end. Most pauses end.
     let mut draw = Draws::new(plan.seed, "repairs of databases");
     let later = |draw: &mut Draws| heal + milliseconds(draw.between(15_000, 40_000));
@@ -186,6 +187,33 @@ pub fn users(plan: &mut Plan, heal: Time) {
     let at = plan.rest.saturating_sub(NEW);
     let request = create_database(&mut draw, DATABASES);
     act(plan, at, request);
+}
+
+/// In half of the seeds, a user ends the pauses of changed Databases, and begins them again while the reconcile writes.
+fn pause_again(plan: &mut Plan, heal: Time) {
+    let mut draw = Draws::new(plan.seed, "pauses of databases");
+    if draw.once_in(2) {
+        return;
+    }
+    let mut at = milliseconds(10_000);
+    loop {
+        at += milliseconds(draw.between(4_000, 20_000));
+        if at + milliseconds(3_000) >= heal {
+            return;
+        }
+        let path = database_path(draw.below(DATABASES));
+        let pause = |value| annotate(path.clone(), "paused", &value);
+        let class = json!({ "class": class_name(draw.below(CLASSES)), "backup": "another" });
+        let (ends, again) = (milliseconds(2_000), milliseconds(draw.between(5, 120)));
+        act(plan, at, pause("true".into()));
+        act(
+            plan,
+            at + ends / 2,
+            patch(path.clone(), json!({ "spec": class })),
+        );
+        act(plan, at + ends, pause(Value::Null));
+        act(plan, at + ends + again, pause("true".into()));
+    }
 }
 
 type Request = (Method, String, Value);
