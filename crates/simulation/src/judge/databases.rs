@@ -95,21 +95,24 @@ fn not_paused(object: &Value) -> Verdict {
     }
 }
 
-/// A request to reconcile is acknowledged. A status that the API server has rejected is not written again before the object
-/// changes or is checked by a resync.
+/// Returns whether the API server has rejected the last status. It is not written again before the object changes or is checked
+/// by a resync.
+pub fn is_status_rejected(case: &Case, key: &Key) -> bool {
+    let status = format!("{}/status", key.kind.info().plural);
+    let mut calls = case.trace.calls.iter().rev();
+    let last =
+        calls.find(|call| call.resource == status && call.body["metadata"]["name"] == *key.name);
+    last.is_some_and(|call| {
+        let code = call.answered.map(|(_, code)| code);
+        matches!(code, Some(400 | 422))
+    })
+}
+
+/// A request to reconcile is acknowledged.
 fn is_acknowledged(case: &Case, key: &Key, object: &Value) -> Verdict {
     let asked = &object["metadata"]["annotations"][format!("{GROUP}/reconcile-requested-at")];
     let is = &object["status"]["lastHandledReconcileAt"];
-    let status = format!("{}/status", key.kind.info().plural);
-    let mut calls = case.trace.calls.iter().rev();
-    let last = calls.find(|call| {
-        call.resource == status && call.body["metadata"]["name"] == object["metadata"]["name"]
-    });
-    let is_rejected = last.is_some_and(|call| {
-        let code = call.answered.map(|(_, code)| code);
-        matches!(code, Some(400 | 422))
-    });
-    if asked.is_null() || asked == is || is_rejected {
+    if asked.is_null() || asked == is || is_status_rejected(case, key) {
         return Ok(());
     }
     Err(format!("the request {asked} is not acknowledged, but {is}"))
