@@ -321,7 +321,9 @@ impl<V: Cached> kube::Resource for Object<V> {
 ///
 /// Its text is skipped first, which has no depth limit, and parsed separately. So an error affects only this field. This
 /// requires the input to be text. In a watch it is, because the API server sends the type of an event before its object.
-pub struct Field<T>(Result<T, Wrong>);
+///
+/// A missing field is read only where its value is needed: most objects lack most of their optional fields.
+pub struct Field<T>(Option<Result<T, Wrong>>);
 
 /// Error in a field.
 #[derive(Debug)]
@@ -335,12 +337,12 @@ impl<T: DeserializeOwned> Field<T> {
     pub(crate) fn read(text: &str) -> Self {
         let Ok(read) = catch_unwind(|| serde_json::from_str(text)) else {
             let words = "reading it panicked".to_owned();
-            return Self(Err(Wrong {
+            return Self(Some(Err(Wrong {
                 member: None,
                 words,
-            }));
+            })));
         };
-        Self(read.map_err(|error| {
+        let read = read.map_err(|error| {
             let words = error.to_string();
             // The position within the text is of no use to a user.
             let place = words.rfind(" at line ").unwrap_or(words.len());
@@ -349,7 +351,8 @@ impl<T: DeserializeOwned> Field<T> {
                 // The message quotes the value, which may be long.
                 words: brief(&words[..place]),
             }
-        }))
+        });
+        Self(Some(read))
     }
 }
 
@@ -369,13 +372,16 @@ fn member_at(text: &str, error: &serde_json::Error) -> Option<String> {
     found.map(|(member, _)| member)
 }
 
-impl<T> Field<T> {
-    /// Returns the value.
+impl<T: DeserializeOwned> Field<T> {
+    /// Returns the value. A missing field is null.
     ///
     /// # Errors
     /// A message for the user about the invalid field or member. `name` is the user's name for the field.
     pub fn into_result(self, name: &str) -> Result<T, String> {
-        self.0.map_err(|Wrong { member, words }| {
+        let Some(read) = self.0 else {
+            return Self::read("null").into_result(name);
+        };
+        read.map_err(|Wrong { member, words }| {
             let member = member.map(|member| format!(".{member}"));
             format!("{name}{}: {words}", member.unwrap_or_default())
         })
@@ -383,16 +389,16 @@ impl<T> Field<T> {
 }
 
 impl<T: Default> Field<T> {
-    /// Returns the value, or the default if it is invalid.
+    /// Returns the value, or the default if it is missing or invalid.
     pub fn or_default(self) -> T {
-        self.0.unwrap_or_default()
+        self.0.and_then(Result::ok).unwrap_or_default()
     }
 }
 
-/// A missing field is null.
-impl<T: DeserializeOwned> Default for Field<T> {
+/// The field is missing.
+impl<T> Default for Field<T> {
     fn default() -> Self {
-        Self::read("null")
+        Self(None)
     }
 }
 
@@ -408,7 +414,7 @@ struct Annotations<A> {
     control: Vec<Annotation>,
 }
 
-impl<A: DeserializeOwned> Default for Annotations<A> {
+impl<A> Default for Annotations<A> {
     fn default() -> Self {
         Self {
             kept: Field::default(),
@@ -489,7 +495,7 @@ impl<L, A> Metadata<L, A> {
     #[must_use]
     pub fn into_meta(self) -> Meta {
         let owners = self.owner_references.or_default().into_iter();
-        let mut owners = owners.filter_map(|owner| owner.0.ok());
+        let mut owners = owners.filter_map(|owner| owner.0?.ok());
         Meta {
             name: self.name,
             namespace: self.namespace,
@@ -516,8 +522,8 @@ impl<L, A> Metadata<L, A> {
     /// Returns the controller reference, to an owner of any type.
     #[must_use]
     pub fn owner(&self) -> Option<&OwnerReference> {
-        let owners = self.owner_references.0.as_ref().into_iter().flatten();
-        let mut owners = owners.filter_map(|owner| owner.0.as_ref().ok());
+        let owners = self.owner_references.0.as_ref()?.as_ref().ok()?.iter();
+        let mut owners = owners.filter_map(|owner| owner.0.as_ref()?.as_ref().ok());
         owners.find(|owner| owner.controller)
     }
 }
@@ -576,5 +582,13 @@ mod tests {
             let read = Field::<Spec>::read(text).into_result("spec");
             assert_eq!(read.unwrap_err(), said, "{text}");
         }
+    }
+
+    #[test]
+    fn a_missing_field_is_null() {
+        let missing = Field::<Spec>::default().into_result("spec").unwrap_err();
+        assert_eq!(missing, "spec: invalid type: null, expected struct Spec");
+        assert_eq!(Field::<Option<u8>>::default().into_result("a"), Ok(None));
+        assert_eq!(Field::<u8>::default().or_default(), 0);
     }
 }
