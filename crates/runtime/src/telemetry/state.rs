@@ -62,12 +62,12 @@ pub struct Cache {
     pub resource_version: String,
     /// Whether the first list is complete.
     pub in_sync: bool,
-    /// Whether the kind may be missing: it is installed if the cache is in sync, and its failures do not affect readiness.
+    /// Whether the kind may be missing: it is installed if the cache is in sync. Its failures do not affect readiness.
     #[serde(default, rename = "optional", skip_serializing_if = "is_false")]
     pub is_optional: bool,
     /// Time since the last message of the API server: an event, a part of a list, or a bookmark.
     pub age_seconds: f64,
-    /// The error of the watch, if it fails.
+    /// The error of the watch, if it fails. That an optional kind is missing is none.
     pub failure: Option<String>,
 }
 

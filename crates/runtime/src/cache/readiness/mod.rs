@@ -257,14 +257,14 @@ impl Scopes {
     }
 
     /// Returns the cells that are not served, even if this replica is ready, and the optional resource types that are not
-    /// installed.
+    /// installed, or whose watches fail.
     pub fn note(&self) -> Option<String> {
         let all = self.all.lock();
         let not_served = Some(self.not_served(&all)).filter(|it| !it.is_empty());
         let not_served = not_served.map(|it| format!("not served: {it}"));
-        let optional = self
-            .optional(&all)
-            .filter(|(_, scopes)| !is_installed(scopes));
+        let is_watched = |it: &InformerState| it.synced && it.failure.is_none();
+        let optional = self.optional(&all);
+        let optional = optional.filter(|(_, scopes)| !scopes.iter().all(is_watched));
         let optional = optional.map(|(kind, scopes)| {
             let mut failures = scopes.iter().filter_map(|it| it.failure.as_ref());
             let failure = failures.next().map(|it| it.text.clone());
@@ -289,9 +289,7 @@ impl Scopes {
         let all = self.all.lock();
         let unready = all.informers().filter_map(|(number, scope)| {
             let state = &all.informers[number][scope];
-            let reason = state.failure.as_ref().map(|it| it.reason);
-            let is_missing = state.need != Need::Required && reason == Some(Reason::NotFound);
-            let is_ready = is_missing || state.synced && reason.is_none();
+            let is_ready = state.is_missing() || state.synced && state.failure.is_none();
             (!is_ready).then(|| Unready {
                 kind: self.needs.watched[number],
                 namespace: state.namespace.clone(),
@@ -321,6 +319,8 @@ impl Scopes {
         let all = self.all.lock();
         let caches = all.informers().map(|(number, scope)| {
             let informer = &all.informers[number][scope];
+            let failure = informer.failure.as_ref();
+            let failure = failure.filter(|_| !informer.is_missing());
             state::Cache {
                 kind: self.needs.watched[number].kind.to_owned(),
                 namespace: NamespaceName::of(
@@ -335,7 +335,7 @@ impl Scopes {
                 in_sync: informer.synced,
                 is_optional: informer.need != Need::Required,
                 age_seconds: state::seconds(informer.heard.elapsed()),
-                failure: informer.failure.as_ref().map(|it| it.text.clone()),
+                failure: failure.map(|it| it.text.clone()),
             }
         });
         caches.collect()

@@ -261,6 +261,12 @@ impl InformerState {
         }
     }
 
+    /// Whether the type is optional and not installed. Another failure, such as a missing permission, does not show that.
+    pub fn is_missing(&self) -> bool {
+        let reason = self.failure.as_ref().map(|it| it.reason);
+        self.need != Need::Required && reason == Some(Reason::NotFound)
+    }
+
     /// Records that an attempt to list the type has ended, and whether it shows if an optional type is installed. Returns whether
     /// the cells need not wait for the type any more.
     pub fn attempted(&mut self, is_known: bool) -> bool {

@@ -191,11 +191,11 @@ fn some(all: &[String], between: &str) -> String {
 
 fn trouble(cache: &Cache) -> Option<String> {
     let (kind, place) = (brief(&cache.kind), place(cache));
-    if is_missing(cache) {
-        return None;
-    }
     if let Some(failure) = &cache.failure {
         return Some(brief(failure));
+    }
+    if is_missing(cache) {
+        return None;
     }
     if !cache.in_sync {
         return Some(format!("{kind} in {place}: not in sync yet"));
@@ -400,6 +400,21 @@ mod tests {
             ),
         ] {
             assert_eq!(lines(&differ)[number], line);
+        }
+    }
+
+    /// Only a missing kind is no trouble. A permission may be missing as well.
+    #[test]
+    fn an_optional_kind_may_be_missing() {
+        for (failure, is_synced, expected) in [
+            (Value::Null, false, "ok its caches: Widget not installed; "),
+            (json!("no"), false, "warning its caches: no"),
+            (json!("no"), true, "warning its caches: no"),
+        ] {
+            let cache = json!({ "kind": "Widget", "namespace": "n", "objects": 0, "resourceVersion": "", "optional": true,
+                                "inSync": is_synced, "ageSeconds": 1.0, "failure": failure });
+            let line = lines(&json!({ "caches": [cache] })).swap_remove(1);
+            assert!(line.starts_with(expected), "{line}");
         }
     }
 
