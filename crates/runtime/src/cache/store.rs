@@ -13,7 +13,10 @@ use std::{
     collections::HashMap,
     num::NonZeroU64,
     ops::Deref,
-    sync::{Arc, OnceLock, atomic::AtomicBool},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use parking_lot::RwLock;
@@ -34,13 +37,23 @@ pub struct Store<V> {
     state: RwLock<State<V>>,
     owners: Owners,
     /// See [`Store::on_response`].
-    others: OnceLock<Others<V>>,
+    handler: OnceLock<OnResponse<V>>,
+    /// Whether several controllers use the store.
+    is_shared: AtomicBool,
     /// Whether the resource type may be missing: see [`Store::is_installed`].
     is_optional: AtomicBool,
 }
 
-/// Reports a change to all controllers except that of this number.
-type Others<V> = Box<dyn Fn(usize, &Change<V>) + Send + Sync>;
+type OnResponse<V> = Box<dyn Fn(Author<'_>, &Change<V>) + Send + Sync>;
+
+/// The reconcile that made a write.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Author<'a> {
+    /// Position of the controller in the program.
+    pub controller: usize,
+    /// The reconciled object.
+    pub key: &'a Key,
+}
 
 /// The reconciled resource types, and the API group of the annotations for the runtime. A store keeps no controller reference to
 /// another type, which no controller reads, and no annotation of another group.
@@ -294,7 +307,8 @@ impl<V: Cached> Store<V> {
         Self {
             state: RwLock::new(state),
             owners,
-            others: OnceLock::new(),
+            handler: OnceLock::new(),
+            is_shared: AtomicBool::new(false),
             is_optional: AtomicBool::new(false),
         }
     }
@@ -312,11 +326,16 @@ impl<V: Cached> Store<V> {
         }
     }
 
-    /// Passes the change that a response to a write makes to `others`, with the number of the writing controller. For a store
-    /// that several controllers use: the writer continues with the response, and the watch brings no change to the others,
-    /// because the store has it already.
-    pub(crate) fn on_response(&self, others: impl Fn(usize, &Change<V>) + Send + Sync + 'static) {
-        let _ = self.others.set(Box::new(others));
+    /// Passes the change that a response to a write makes to `handler`. The watch brings no such change, because the store has it
+    /// already. The author continues with the response, but all other objects that the change affects have to learn of it.
+    /// `is_shared`: whether several controllers use the store.
+    pub(crate) fn on_response(
+        &self,
+        is_shared: bool,
+        handler: impl Fn(Author<'_>, &Change<V>) + Send + Sync + 'static,
+    ) {
+        self.is_shared.store(is_shared, Relaxed);
+        let _ = self.handler.set(Box::new(handler));
     }
 
     /// Returns an object as this store keeps it.
@@ -568,7 +587,7 @@ impl<V: Cached> Store<V> {
     /// Several controllers may write one object at the same time: its spec and its status. The end of one write leaves the marks
     /// of the others, and its response is such a version for them.
     pub(crate) fn begin_write(&self, key: &Key) -> ListEpoch {
-        let is_shared = self.others.get().is_some();
+        let is_shared = self.is_shared.load(Relaxed);
         let mut state = self.state.write();
         if let Some(entry) = state.objects.get_mut(key) {
             let others = if is_shared { entry.writes_in_flight } else { 0 };
@@ -584,8 +603,8 @@ impl<V: Cached> Store<V> {
         }
     }
 
-    /// Stores the response to a write of the controller `by`, unless the watch has delivered the same or a newer version. Reports
-    /// the change to the other controllers only, because the writer continues with the response.
+    /// Stores the response to a write, unless the watch has delivered the same or a newer version. Passes the change to the
+    /// [handler](Self::on_response).
     ///
     /// Returns the object of the response, or `None` if the watch has delivered another object of this name.
     ///
@@ -596,7 +615,7 @@ impl<V: Cached> Store<V> {
         &self,
         answer: Object<V>,
         sent: ListEpoch,
-        by: usize,
+        by: Author<'_>,
     ) -> Option<Snapshot<V>> {
         let (key, answer) = self.snapshot(answer);
         let mut state = self.state.write();
@@ -628,7 +647,7 @@ impl<V: Cached> Store<V> {
             is_awaited = entry.writes_in_flight > 0;
         }
         drop(state);
-        if let Some(others) = self.others.get() {
+        if let Some(handler) = self.handler.get() {
             let is_same = old.as_ref().is_some_and(|old| old.has_same(&new));
             let change = Change {
                 key,
@@ -637,7 +656,7 @@ impl<V: Cached> Store<V> {
                 is_touch: is_same && !is_awaited,
                 awaited: None,
             };
-            others(by, &change);
+            handler(by, &change);
         }
         Some(new)
     }
@@ -927,6 +946,8 @@ impl<V> Entry<V> {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use std::sync::LazyLock;
+
     use parking_lot::Mutex;
 
     use super::*;
@@ -956,6 +977,14 @@ mod tests {
         }
         cache.list_ends(0, 0);
         cache
+    }
+
+    fn by(controller: usize) -> Author<'static> {
+        static KEY: LazyLock<Key> = LazyLock::new(|| Key::new("n", "author"));
+        Author {
+            controller,
+            key: &KEY,
+        }
     }
 
     fn names(changes: &[Change<Parent>]) -> Vec<String> {
@@ -1010,7 +1039,9 @@ mod tests {
             let cache = listed([at("n", "a", 3, "d")]);
             let touches = Arc::new(Mutex::new(Vec::new()));
             let responded = Arc::clone(&touches);
-            cache.on_response(move |_, change| responded.lock().push(change.is_touch));
+            cache.on_response(true, move |_, change| {
+                responded.lock().push(change.is_touch);
+            });
             let sent = cache.begin_write(&key());
             for _ in 1..writes {
                 cache.begin_write(&key());
@@ -1023,9 +1054,9 @@ mod tests {
         };
         let rejected: End = |cache, _| cache.abort_write(&Key::new("n", "a"));
         let unheeded: End =
-            |cache, sent| drop(cache.record_response(at("n", "a", 3, "d"), sent, 0));
+            |cache, sent| drop(cache.record_response(at("n", "a", 3, "d"), sent, by(0)));
         let carried_out: End =
-            |cache, sent| drop(cache.record_response(at("n", "a", RESPONDED, "d"), sent, 0));
+            |cache, sent| drop(cache.record_response(at("n", "a", RESPONDED, "d"), sent, by(0)));
         assert_eq!(touches(1, rejected), [true]);
         assert_eq!(touches(2, rejected), [false]);
         assert_eq!(touches(1, unheeded), [true]);
@@ -1070,30 +1101,30 @@ mod tests {
     fn the_response_to_a_write_is_stored() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
-        cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key), 0);
+        cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key), by(0));
         assert_eq!(cache.get(&key).unwrap().version, 5);
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
     }
 
-    /// A response changes the store, so the other controllers that use it learn of the change at once: its echo is none. A
-    /// response that is not stored is no change, because the watch will bring it.
+    /// A response changes the store, so the handler learns of the change at once: its echo is none. A response that is not stored
+    /// is no change, because the watch will bring it.
     #[test]
-    fn a_response_is_a_change_for_the_other_controllers() {
+    fn a_response_is_a_change_for_others() {
         let cache = listed([at("n", "a", 1, "d")]);
         let changes = Arc::new(Mutex::new(Vec::new()));
         let seen = Arc::clone(&changes);
-        cache.on_response(move |by, change| {
+        cache.on_response(true, move |by, change| {
             let version = |object: &Option<Snapshot<Parent>>| object.as_ref().map(|it| it.version);
             let versions = (version(&change.old), version(&change.new));
-            seen.lock().push((by, versions, change.is_touch));
+            seen.lock().push((by.controller, versions, change.is_touch));
         });
         let key = Key::new("n", "a");
-        cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key), 1);
+        cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key), by(1));
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
-        cache.record_response(at("n", "a", 6, "e"), cache.begin_write(&key), 0);
+        cache.record_response(at("n", "a", 6, "e"), cache.begin_write(&key), by(0));
         let sent = cache.begin_write(&key);
         cache.list_begins(0);
-        cache.record_response(at("n", "a", 7, "f"), sent, 0);
+        cache.record_response(at("n", "a", 7, "f"), sent, by(0));
         let told = [
             (1, (Some(1), Some(5)), false),
             (0, (Some(5), Some(6)), true),
@@ -1119,7 +1150,7 @@ mod tests {
         assert!(is_touch(3, "d"), "that was all");
 
         let sent = cache.begin_write(&key);
-        cache.record_response(at("n", "a", 4, "e"), sent, 0);
+        cache.record_response(at("n", "a", 4, "e"), sent, by(0));
         assert!(is_touch(5, "e"), "the write was done");
     }
 
@@ -1131,20 +1162,20 @@ mod tests {
         let sent = cache.begin_write(&key);
         cache.apply(0, at("n", "a", 5, "d"));
         cache.delete(0, &key, 6);
-        cache.record_response(at("n", "a", 5, "d"), sent, 0);
+        cache.record_response(at("n", "a", 5, "d"), sent, by(0));
         assert!(cache.get(&key).is_none());
 
         let sent = cache.begin_write(&key);
         cache.list_begins(0);
-        cache.record_response(at("n", "a", 7, "d"), sent, 0);
+        cache.record_response(at("n", "a", 7, "d"), sent, by(0));
         assert!(
             cache.get(&key).is_none(),
             "a list is being read: it will tell"
         );
-        cache.record_response(at("n", "a", 7, "d"), cache.begin_write(&key), 0);
+        cache.record_response(at("n", "a", 7, "d"), cache.begin_write(&key), by(0));
         assert!(cache.get(&key).is_none());
         cache.list_ends(0, 0);
-        cache.record_response(at("n", "a", 7, "d"), sent, 0);
+        cache.record_response(at("n", "a", 7, "d"), sent, by(0));
         assert!(
             cache.get(&key).is_none(),
             "a list was read meanwhile: it has told"
@@ -1161,7 +1192,10 @@ mod tests {
         other.view.uid = "v".into();
         cache.delete(0, &key, 2);
         cache.apply(0, other);
-        assert_eq!(cache.record_response(at("n", "a", 2, "e"), sent, 0), None);
+        assert_eq!(
+            cache.record_response(at("n", "a", 2, "e"), sent, by(0)),
+            None
+        );
         assert_eq!(cache.get(&key).unwrap().view.uid, "v".into());
     }
 
@@ -1170,8 +1204,8 @@ mod tests {
     fn an_echo_of_an_older_write_does_not_restore_the_older_version() {
         let cache = listed([at("n", "a", 1, "d")]);
         let key = Key::new("n", "a");
-        cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key), 0);
-        cache.record_response(at("n", "a", 6, "f"), cache.begin_write(&key), 0);
+        cache.record_response(at("n", "a", 5, "e"), cache.begin_write(&key), by(0));
+        cache.record_response(at("n", "a", 6, "f"), cache.begin_write(&key), by(0));
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
         assert_eq!(cache.get(&key).unwrap().version, 6);
         assert_eq!(
@@ -1181,7 +1215,7 @@ mod tests {
         assert_eq!(cache.apply(0, at("n", "a", 6, "f")), None);
 
         // Another client deletes the object, and it is created again before the watch delivers the deletion.
-        cache.record_response(at("n", "a", 9, "f"), cache.begin_write(&key), 0);
+        cache.record_response(at("n", "a", 9, "f"), cache.begin_write(&key), by(0));
         assert_eq!(cache.delete(0, &key, 8), None);
         assert_eq!(cache.get(&key).unwrap().version, 9);
         assert!(cache.delete(0, &key, 10).is_some());
@@ -1275,7 +1309,7 @@ mod tests {
         let cache = listed([at("n", "a", 1, "d")]);
         let sent = cache.begin_write(&key);
         cache.note(&key, ("u", 1), Freshness::Stale, sent);
-        cache.record_response(at("n", "a", 2, "e"), sent, 0);
+        cache.record_response(at("n", "a", 2, "e"), sent, by(0));
         assert_eq!(cache.standing(&key), Freshness::Fresh);
     }
 

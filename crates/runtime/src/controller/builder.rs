@@ -409,8 +409,8 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
             roles: Vec::new(),
             mapped: Vec::new(),
         };
-        builder.add(&informer, false, move |scopes, change| {
-            handler.primary_changed(scopes, change);
+        builder.add(&informer, false, move |scopes, change, author| {
+            handler.primary_changed(scopes, change, author);
         });
         builder
     }
@@ -521,10 +521,10 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
             "only the referenced {} are watched: their changes cannot be mapped",
             V::KIND.plural
         );
-        let changed = move |scopes: &Scopes, change: &Change<V>| {
+        let changed = move |scopes: &Scopes, change: &Change<V>, _: Option<&Key>| {
             handler.mapped_changed(scopes, change, &map);
         };
-        // No controller has this number, so the handler sees the responses to its own writes, too.
+        // No controller has this number: the handler need not know the author.
         (informer.handlers.lock()).push((usize::MAX, Arc::new(changed)));
         informer.appears_to(self.program.inbox(P::KIND));
         let store = Arc::clone(&informer.store);
@@ -550,8 +550,8 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
             self.rights.extend(Permission::to(&["get"], V::KIND));
             self.keep_referenced(contents);
         }
-        self.add(&informer, is_input, move |scopes, change| {
-            handler.dependent_changed(scopes, change);
+        self.add(&informer, is_input, move |scopes, change, author| {
+            handler.dependent_changed(scopes, change, author);
         });
         informer
     }
@@ -562,7 +562,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
         let refusals = &self.program.refusals[self.program.access.len()];
         contents.add(Arc::clone(&primary.store) as _, Arc::clone(refusals));
         let contents = Arc::clone(contents);
-        let changed = move |_: &Scopes, change: &Change<P>| {
+        let changed = move |_: &Scopes, change: &Change<P>, _: Option<&Key>| {
             let objects = [&change.old, &change.new].into_iter().flatten();
             let references = objects.flat_map(|object| {
                 let references = || References::of(&change.key, &*object.view);
@@ -572,7 +572,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
                 contents.references_changed(&to);
             }
         };
-        // No controller has this number, so the handler sees the responses to writes as well.
+        // No controller has this number: the handler need not know the author.
         (primary.handlers.lock()).push((usize::MAX, Arc::new(changed)));
     }
 
@@ -580,7 +580,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
         &mut self,
         informer: &Arc<Watched<V>>,
         is_input: bool,
-        handler: impl Fn(&Scopes, &Change<V>) + Send + Sync + 'static,
+        handler: impl Fn(&Scopes, &Change<V>, Option<&Key>) + Send + Sync + 'static,
     ) {
         let number = self.program.access.len();
         informer.handlers.lock().push((number, Arc::new(handler)));

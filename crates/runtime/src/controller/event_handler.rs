@@ -33,8 +33,12 @@ pub(crate) struct EventHandler<P> {
 }
 
 impl<P: Primary> EventHandler<P> {
-    /// Enqueues the changed object. Changes before the scope is in sync are ignored, because its initial sync covers them.
-    pub fn primary_changed(&self, scopes: &Scopes, change: &Change<P>) {
+    /// Enqueues the changed object, unless its own reconcile made the change. Changes before the scope is in sync are ignored,
+    /// because its initial sync covers them.
+    pub fn primary_changed(&self, scopes: &Scopes, change: &Change<P>, author: Option<&Key>) {
+        if author == Some(&change.key) {
+            return;
+        }
         if let Some(work_queue) = &*self.work_queue.borrow()
             && scopes.is_in_sync(self.controller, &change.key)
         {
@@ -52,9 +56,15 @@ impl<P: Primary> EventHandler<P> {
         }
     }
 
-    /// Enqueues the current owner, the previous owner, and the objects that reference the changed object and may read it. For
-    /// example, an object may wait until another client's object with the referenced name is deleted.
-    pub fn dependent_changed<V: Cached>(&self, scopes: &Scopes, change: &Change<V>) {
+    /// Enqueues the current owner, the previous owner, and the objects that reference the changed object and may read it, except
+    /// the author of the change. For example, an object may wait until another client's object with the referenced name is
+    /// deleted.
+    pub fn dependent_changed<V: Cached>(
+        &self,
+        scopes: &Scopes,
+        change: &Change<V>,
+        author: Option<&Key>,
+    ) {
         let work_queue = self.work_queue.borrow();
         let Some(work_queue) = work_queue.as_ref().filter(|_| !change.is_touch) else {
             return;
@@ -67,6 +77,7 @@ impl<P: Primary> EventHandler<P> {
         // A cluster-scoped object may have referrers in any namespace, and a cluster-scoped owner waits for all namespaces.
         let may_see = |from: &Key| change.may_be_seen_by(from);
         let keys = owners.chain(referrers.into_iter().filter(may_see));
+        let keys = keys.filter(|key| author != Some(key));
         let keys = keys.filter(|key| scopes.is_in_sync(self.controller, key));
         let mut keys = keys.peekable();
         if keys.peek().is_none() {
@@ -221,7 +232,7 @@ mod tests {
                 ))),
                 None => store.delete(0, &Key::new("other", "c"), version),
             };
-            handler.dependent_changed(&scopes, &change.unwrap());
+            handler.dependent_changed(&scopes, &change.unwrap(), None);
             let mut names = Vec::new();
             while queue.stats().depth[0] > 0 {
                 names.push(queue.get().await.unwrap().key().name().to_owned());

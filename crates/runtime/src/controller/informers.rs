@@ -177,7 +177,9 @@ pub(crate) trait Informer: Any + Send + Sync {
 }
 
 /// Enqueues the objects of one controller that a change affects.
-pub(super) type Handler<V> = Arc<dyn Fn(&Scopes, &Change<V>) + Send + Sync>;
+/// Its last argument is the object of the handler's controller whose reconcile made the change. `None`: another client, or another
+/// controller of the program, made it.
+pub(super) type Handler<V> = Arc<dyn Fn(&Scopes, &Change<V>, Option<&Key>) + Send + Sync>;
 
 /// The store of a resource type, the history of its writes, and the handlers of its changes. All controllers share it.
 pub(super) struct Watched<V> {
@@ -283,17 +285,18 @@ impl<V: Cached> Informer for Watched<V> {
         heartbeat: Heartbeat,
     ) -> BoxFuture<'static, ()> {
         let (handlers, scopes) = (self.handlers.lock().clone(), Arc::clone(scopes));
-        if handlers.len() > 1 {
-            let (handlers, scopes) = (handlers.clone(), Arc::clone(&scopes));
-            self.store.on_response(move |by, change| {
-                for (_, handle) in handlers.iter().filter(|(number, _)| *number != by) {
-                    handle(&scopes, change);
-                }
-            });
-        }
+        let of_responses = (handlers.clone(), Arc::clone(&scopes));
+        let is_shared = handlers.len() > 1;
+        self.store.on_response(is_shared, move |by, change| {
+            let (handlers, scopes) = &of_responses;
+            for (number, handle) in handlers {
+                let author = (*number == by.controller).then_some(by.key);
+                handle(scopes, change, author);
+            }
+        });
         let changed = move |change| {
             for (_, handle) in &handlers {
-                handle(&scopes, &change);
+                handle(&scopes, &change, None);
             }
         };
         let (shared, select, scope) = (Arc::clone(shared), self.select.clone(), status.scope());

@@ -35,7 +35,7 @@ use crate::{
         object::{Cached, Field, Meta, Metadata, Primary},
         reference::References,
     },
-    cache::store::{Owners, Snapshot, Store},
+    cache::store::{Author, Owners, Snapshot, Store},
     client::fence::term::Term,
     config::{app::tests::APP, environment::Host, settings::Config},
     controller::{Controllers, builder::Builder},
@@ -481,7 +481,16 @@ fn q6_a_panic_in_any_method_leaves_the_store_consistent() {
         let sent = store.begin_write(&key);
         let answer = odd("", 2).unwrap();
         PANICS.set(method);
-        let answer = catch_unwind(AssertUnwindSafe(|| store.record_response(answer, sent, 0)));
+        let answer = catch_unwind(AssertUnwindSafe(|| {
+            store.record_response(
+                answer,
+                sent,
+                Author {
+                    controller: 0,
+                    key: &key,
+                },
+            )
+        }));
         PANICS.set("");
         assert_eq!(store.version(&key), Some(1 + u64::from(answer.is_ok())));
         assert_eq!(store.referrers(&THING, &key), vec![key.clone()]);

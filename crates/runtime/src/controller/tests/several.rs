@@ -8,6 +8,7 @@ use crate::{
     api::{
         kind::Kind,
         plain::{Custom, Spec},
+        reference::References,
         reported::{Reported, Status},
     },
     controller::builder::Builder,
@@ -22,15 +23,23 @@ struct Said {
     checks: u32,
 }
 
-/// Each Order makes a Job of its name. Each Job is checked once a minute, and its status counts the checks.
+/// Each Order makes a Job of its name, if it has to, after the Job of another Order. Each Job is checked once a minute, and its status counts the checks.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-struct Order {}
+struct Order {
+    #[serde(default)]
+    after: Option<String>,
+}
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Job {}
 
 impl Spec for Order {
     const KIND: Kind = Kind::custom("example.com", "v1", "Order", "orders");
     type Status = Status;
+    fn references(&self, to: &mut References<'_>) {
+        if let Some(after) = &self.after {
+            to.sibling::<Custom<Job>>(after);
+        }
+    }
 }
 
 impl Spec for Job {
@@ -56,8 +65,11 @@ impl Reconciler for Orders {
     fn plan(
         &self,
         cx: &View<'_, Custom<Order>>,
-        _: &Snapshot<Custom<Order>>,
+        order: &Snapshot<Custom<Order>>,
     ) -> Result<Plan<Custom<Order>>, ApiError> {
+        if let Some(after) = &order.view.spec()?.after {
+            cx.require(self.0.store(), &cx.key().sibling(after))?;
+        }
         let mut plan = Plan::new();
         plan.create(&self.0, cx.key(), &Job {});
         Ok(plan)
@@ -105,9 +117,11 @@ fn build(program: &mut Builder) {
     program.controller("job", |builder| Jobs(builder.primary()));
 }
 
-/// An API server with the Order `a`. It streams no lists, and its watch of Jobs delivers each write
+/// An API server with Orders of these names and specs. It streams no lists, and its watch of Jobs delivers each write
 /// a second after the response. Records the requests.
-fn api_server() -> (Client, Arc<Mutex<Vec<String>>>) {
+fn api_server(
+    orders: &'static [(&'static str, &'static str)],
+) -> (Client, Arc<Mutex<Vec<String>>>) {
     let requests = Arc::<Mutex<Vec<String>>>::default();
     let asked = Arc::clone(&requests);
     let (writes, _) = broadcast::channel::<String>(8);
@@ -138,9 +152,13 @@ fn api_server() -> (Client, Arc<Mutex<Vec<String>>>) {
                 }
                 ("WATCH", _) => streamed(stream::pending()),
                 ("GET", kind) => {
-                    let order = json!({ "metadata": { "name": "a", "namespace": "n", "uid": "order",
-                        "resourceVersion": "1", "generation": 1 }, "spec": {} });
-                    let items: Vec<_> = (kind == "orders").then_some(order).into_iter().collect();
+                    let orders = if kind == "orders" { orders } else { &[] };
+                    let order = |(name, spec): &(&str, &str)| {
+                        let spec: Value = serde_json::from_str(spec).unwrap();
+                        json!({ "metadata": { "name": name, "namespace": "n", "uid": name,
+                            "resourceVersion": "1", "generation": 1 }, "spec": spec })
+                    };
+                    let items: Vec<_> = orders.iter().map(order).collect();
                     let metadata = json!({ "resourceVersion": "9" });
                     respond(200, &json!({ "metadata": metadata, "items": items }))
                 }
@@ -151,6 +169,7 @@ fn api_server() -> (Client, Arc<Mutex<Vec<String>>>) {
                     ));
                 }
                 _ => {
+                    sleep(Duration::from_millis(100)).await;
                     let metadata = &mut object["metadata"];
                     metadata["uid"] = "job".into();
                     metadata["generation"] = 1.into();
@@ -171,19 +190,41 @@ fn api_server() -> (Client, Arc<Mutex<Vec<String>>>) {
     (Client::new(service, "default"), requests)
 }
 
-/// A controller reconciles the objects that another one creates. Both share one list, one watch and one store.
-#[tokio::test(start_paused = true)]
-async fn a_controller_reconciles_what_another_one_owns() {
-    let (client, requests) = api_server();
-    let mut controllers = Controllers::new(
+fn controllers_of(client: &Client, build: impl FnOnce(&mut Builder)) -> Controllers {
+    Controllers::new(
         &Host::of_this_process(),
-        &client,
+        client,
         &Config::shipped(&APP),
         "test".into(),
         &Metrics::disconnected(&APP),
         &mut Health::new(&Host::of_this_process()),
         build,
-    );
+    )
+}
+
+/// The watch reports no change after a write, because the store has the response. So the response enqueues all other objects
+/// that refer to the written object, also those of the same controller.
+#[tokio::test(start_paused = true)]
+async fn a_response_enqueues_the_other_referrers_of_the_controller() {
+    let (client, requests) = api_server(&[("a", r#"{"after": "b"}"#), ("b", "{}")]);
+    let mut controllers = controllers_of(&client, |program| {
+        program.controller("order", |builder| Orders(builder.owns()));
+    });
+    let (_publish, term) = channel::channel(Some(Term::unlimited()));
+    let running = tokio::spawn(async move { controllers.run(term, std::future::pending()).await });
+    // The first step of the resync comes later.
+    sleep(Config::shipped(&APP).resync / 60).await;
+    let requests = requests.lock();
+    let jobs = requests.iter().filter(|it| *it == "POST namespaces/n/jobs");
+    assert_eq!(jobs.count(), 2, "{requests:?}");
+    running.abort();
+}
+
+/// A controller reconciles the objects that another one creates. Both share one list, one watch and one store.
+#[tokio::test(start_paused = true)]
+async fn a_controller_reconciles_what_another_one_owns() {
+    let (client, requests) = api_server(&[("a", "{}")]);
+    let mut controllers = controllers_of(&client, build);
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
     let state = controllers.object_state();
     let running = tokio::spawn(async move { controllers.run(term, std::future::pending()).await });

@@ -189,7 +189,9 @@ impl<P: Finalizable> Writer<P> {
         let answer = self.written(cx, key, answer)?;
         let by = cx.wanted_by();
         (self.history).record(key, by, asked, version, Some(answer.version));
-        let now = self.store.record_response(answer, expectation, self.number);
+        let now = self
+            .store
+            .record_response(answer, expectation, self.author(cx));
         now.ok_or(ApiError::Conflict)
     }
 }

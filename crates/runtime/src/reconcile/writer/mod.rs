@@ -36,7 +36,7 @@ use crate::{
     },
     cache::{
         readiness::refusals::Refusals,
-        store::{Snapshot, Store},
+        store::{Author, Snapshot, Store},
     },
     client::{context::ClientContext, fence},
     reconcile::{
@@ -148,6 +148,14 @@ impl<V: Cached> Writer<V> {
     #[must_use]
     pub fn is_installed(&self, key: &Key) -> bool {
         self.store.is_installed(key)
+    }
+
+    /// Returns the author of a write.
+    fn author<'a, P: Primary>(&self, cx: &'a Context<'_, P>) -> Author<'a> {
+        Author {
+            controller: self.number,
+            key: cx.key(),
+        }
     }
 
     /// Fails with [`ApiError::NotInstalled`] if the optional type [cannot be written](Store::is_writable).
@@ -265,7 +273,9 @@ impl<V: Cached> Writer<V> {
         };
         let by = cx.wanted_by();
         (self.history).record(key, by, asked, ABSENT, Some(answer.version));
-        let stored = self.store.record_response(answer, expectation, self.number);
+        let stored = self
+            .store
+            .record_response(answer, expectation, self.author(cx));
         stored.ok_or(ApiError::Conflict)
     }
 
@@ -309,7 +319,9 @@ impl<V: Cached> Writer<V> {
         self.note_unknown(cx, key, &answer, Desired::Fields(fields), seen.version);
         let answer = self.written(cx, key, answer)?;
         let version = answer.version;
-        let actual = self.store.record_response(answer, expectation, self.number);
+        let actual = self
+            .store
+            .record_response(answer, expectation, self.author(cx));
         let actual = actual.ok_or(ApiError::Conflict)?;
         let changed = version != seen.version;
         if changed {

@@ -152,7 +152,9 @@ impl<P: Primary> Writer<P> {
             self.store.note_unheeded(key);
         }
         let answer = answer?;
-        let stored = self.store.record_response(answer, expectation, self.number);
+        let stored = self
+            .store
+            .record_response(answer, expectation, self.author(cx));
         let stored = stored.ok_or(ApiError::Conflict)?;
         (self.history).record_status_write(key, by, status, found, Some(stored.status()));
         // Times included, as in `needs_status_update`.
