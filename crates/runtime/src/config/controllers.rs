@@ -9,7 +9,7 @@ use super::{rule::Rule, table::Key};
 /// Section of these keys, with its dot.
 const SECTION: &str = "controllers.";
 
-/// Keys of one controller. [`controllers!`](crate::controllers) makes them, for [`App::controllers`](super::App::controllers).
+/// Keys of one controller. [`controllers!`](crate::controllers) makes them.
 #[derive(Debug)]
 pub struct ControllerKeys {
     pub(crate) name: &'static str,
@@ -40,46 +40,6 @@ impl ControllerKeys {
             ],
         }
     }
-}
-
-/// Names the controllers that may have their own `workers` and `resync`. A value that is not set is that of the program.
-///
-/// ```
-/// use operator_runtime::{config::App, controllers};
-///
-/// static APP: App = App {
-///     controllers: controllers!["database", "databasebackup"],
-///     ..App::new("database-operator", "0.1.0", "example.com")
-/// };
-/// ```
-///
-/// In the configuration file:
-///
-/// ```toml
-/// workers = 4
-/// [controllers.databasebackup]
-/// workers = 1
-/// resync = "1h"
-/// ```
-///
-/// The variable is `DATABASE_OPERATOR__CONTROLLERS__DATABASEBACKUP__WORKERS`, the flag `--databasebackup-workers`.
-#[macro_export]
-macro_rules! controllers {
-    ($($name:literal),+ $(,)?) => {
-        &[$($crate::config::ControllerKeys::new(
-            $name,
-            [
-                concat!("controllers.", $name, ".workers"),
-                concat!($name, "-workers"),
-                concat!("Number of concurrent reconciles of the controller ", $name, "; if not set, workers"),
-            ],
-            [
-                concat!("controllers.", $name, ".resync"),
-                concat!($name, "-resync"),
-                concat!("Interval of the full resync of the controller ", $name, "; if not set, resync"),
-            ],
-        )),+]
-    };
 }
 
 impl Key {

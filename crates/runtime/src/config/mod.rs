@@ -65,6 +65,46 @@ pub fn args(app: &'static App) -> impl Iterator<Item = Arg> {
     std::iter::once(file).chain(keys(app).map(move |key| key.arg(&defaults.plain(key))))
 }
 
+/// Names the controllers that may have their own `workers` and `resync`. A value that is not set is that of the program.
+///
+/// ```
+/// use operator_runtime::{config::App, controllers};
+///
+/// static APP: App = App {
+///     controllers: controllers!["database", "databasebackup"],
+///     ..App::new("database-operator", "0.1.0", "example.com")
+/// };
+/// ```
+///
+/// In the configuration file:
+///
+/// ```toml
+/// workers = 4
+/// [controllers.databasebackup]
+/// workers = 1
+/// resync = "1h"
+/// ```
+///
+/// The variable is `DATABASE_OPERATOR__CONTROLLERS__DATABASEBACKUP__WORKERS`, the flag `--databasebackup-workers`.
+#[macro_export]
+macro_rules! controllers {
+    ($($name:literal),+ $(,)?) => {
+        &[$($crate::config::ControllerKeys::new(
+            $name,
+            [
+                concat!("controllers.", $name, ".workers"),
+                concat!($name, "-workers"),
+                concat!("Number of concurrent reconciles of the controller ", $name, "; if not set, workers"),
+            ],
+            [
+                concat!("controllers.", $name, ".resync"),
+                concat!($name, "-resync"),
+                concat!("Interval of the full resync of the controller ", $name, "; if not set, resync"),
+            ],
+        )),+]
+    };
+}
+
 /// Returns all OpenTelemetry variables that have an effect, except three that its SDK reads without a check:
 /// `OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT`, `OTEL_SPAN_EVENT_COUNT_LIMIT` and `OTEL_SPAN_LINK_COUNT_LIMIT`.
 pub fn variables() -> impl Iterator<Item = &'static Variable> {

@@ -13,9 +13,8 @@ use crate::{
     cache::store::Snapshot,
     controller::object_reconciler::ObjectReconciler,
     reconcile::{
-        context::{Context, Detached, Reads, Step},
+        context::{Context, Detached, DoneReads, Reads, Step},
         error::ApiError,
-        live::DoneReads,
         reconciler::{Failed, Reconciler},
     },
 };

@@ -26,8 +26,7 @@ use crate::{
         worker::Worker,
     },
     reconcile::{
-        context::Reads,
-        live::DoneReads,
+        context::{DoneReads, Reads},
         reconciler::{Action, Reconciler},
         writer::Writer,
     },

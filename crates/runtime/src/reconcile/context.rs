@@ -1,8 +1,12 @@
 //! The context of one reconcile.
 
 use std::{
+    any::{Any, TypeId},
     fmt,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use futures::future::BoxFuture;
@@ -22,11 +26,7 @@ use crate::{
     },
     cache::store::{Snapshot, Store},
     config::environment::Host,
-    reconcile::{
-        error::ApiError,
-        live::{DoneReads, WantedReads},
-        writer::disputes::Requester,
-    },
+    reconcile::{error::ApiError, writer::disputes::Requester},
     telemetry::{
         events::{Recorder, event::Event},
         log::log_once::LogLimiter,
@@ -77,6 +77,18 @@ pub(crate) struct Reads {
     pub wanted: WantedReads,
     pub done: DoneReads,
 }
+
+/// Reads that a plan lacks.
+pub(crate) type WantedReads = Vec<(Read, BoxFuture<'static, ReadResult>)>;
+
+/// Reads of an attempt, with their results.
+pub(crate) type DoneReads = Vec<(Read, ReadResult)>;
+
+/// The cached form and the key of an object that is read.
+pub(crate) type Read = (TypeId, Key);
+
+/// An `Option<Snapshot<V>>` of the cached form `V`, or the error of the plan.
+type ReadResult = Result<Arc<dyn Any + Send + Sync>, ApiError>;
 
 /// Context of a plan. Unlike a [`Context`], it can neither send an event nor enqueue an object.
 pub struct View<'a, P: Primary>(pub(crate) &'a Context<'a, P>);

@@ -1,12 +1,8 @@
 //! Live reads of a plan.
 
-use std::{
-    any::{Any, TypeId},
-    sync::Arc,
-    time::Duration,
-};
+use std::{any::TypeId, sync::Arc, time::Duration};
 
-use futures::{FutureExt as _, future::BoxFuture};
+use futures::FutureExt as _;
 
 use crate::{
     api::{
@@ -47,18 +43,6 @@ impl<V> Live<V> {
         Self { reads, refusals }
     }
 }
-
-/// Reads that a plan lacks.
-pub(crate) type WantedReads = Vec<(Read, BoxFuture<'static, ReadResult>)>;
-
-/// Reads of an attempt, with their results.
-pub(crate) type DoneReads = Vec<(Read, ReadResult)>;
-
-/// The cached form and the key of an object that is read.
-pub(crate) type Read = (TypeId, Key);
-
-/// An `Option<Snapshot<V>>` of the cached form `V`, or the error of the plan.
-type ReadResult = Result<Arc<dyn Any + Send + Sync>, ApiError>;
 
 impl<P: Primary> View<'_, P> {
     /// Returns an object that was read live less than `max_age` ago. `None`: it did not exist. For objects that change rarely,
