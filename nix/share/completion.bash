@@ -89,7 +89,7 @@ _foo__controller() {
 
     case "${cmd}" in
         foo__controller)
-            opts="-h -V --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help --version run crd rbac fencing-policy reload config doctor plan convert migrate help"
+            opts="-h -V --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help --version run crd rbac fencing-policy reload config doctor plan convert migrate help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -116,6 +116,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --installation)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -215,7 +219,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__config)
-            opts="-h --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -242,6 +246,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --installation)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -341,7 +349,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__convert)
-            opts="-h --cert-dir --listen --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --cert-dir --listen --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -376,6 +384,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --installation)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -475,7 +487,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__crd)
-            opts="-h --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -502,6 +514,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --installation)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -601,7 +617,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__doctor)
-            opts="-h --object --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --object --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -632,6 +648,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --installation)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -731,7 +751,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__fencing__subcmd__policy)
-            opts="-h --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -758,6 +778,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --installation)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1025,7 +1049,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__migrate)
-            opts="-h --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1052,6 +1076,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --installation)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1151,7 +1179,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__plan)
-            opts="-o -h --output --check --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-o -h --output --check --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1186,6 +1214,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --installation)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1285,7 +1317,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__rbac)
-            opts="-h --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1312,6 +1344,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --installation)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1411,7 +1447,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__reload)
-            opts="-h --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1438,6 +1474,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --installation)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1537,7 +1577,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__run)
-            opts="-h --config --image --max-rollouts --resync --workers --namespace --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1564,6 +1604,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --namespace)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --installation)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

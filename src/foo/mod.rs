@@ -97,7 +97,7 @@ fn controller(builder: &mut ControllerBuilder<'_, Foo>, config: FooConfig) -> Fo
 fn observe_rollouts(metrics: &Metrics, foos: Arc<Store<Foo>>, rollouts: Arc<Rollouts>) {
     metrics.observe(&ROLLOUTS, move |see| {
         let mut queued = 0;
-        foos.for_each(|foo| {
+        foos.for_each_served(|foo| {
             let mut conditions = foo.status.conditions.iter();
             queued += u64::from(conditions.any(|c| c.reason == ROLLOUT_QUEUED));
         });
@@ -112,7 +112,7 @@ fn observe_rollouts(metrics: &Metrics, foos: Arc<Store<Foo>>, rollouts: Arc<Roll
 fn observe(metrics: &Metrics, foos: Arc<Store<Foo>>) {
     metrics.observe(&FOOS, move |see| {
         let (mut ready, mut not, mut unknown) = (0, 0, 0);
-        foos.for_each(|foo| {
+        foos.for_each_served(|foo| {
             let conditions = &foo.status.conditions;
             let condition = conditions.iter().find(|c| c.type_ == "Ready");
             match condition.map(|condition| condition.status.as_str()) {

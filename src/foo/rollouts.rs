@@ -120,7 +120,8 @@ impl Rollouts {
         })
     }
 
-    /// Returns one Foo from the queue for each free place, and removes it from the queue. Skips Foos that no longer exist.
+    /// Returns one Foo from the queue for each free place, and removes it from the queue. Skips Foos that no longer exist, or that
+    /// have left this installation.
     #[must_use]
     pub fn released(&self) -> Vec<Key> {
         let mut state = self.state.lock();
@@ -129,7 +130,7 @@ impl Rollouts {
         }
         let free = self.free(&mut state, None);
         let released = std::iter::from_fn(|| state.queue.pop());
-        let exists = |foo: &Key| self.foos.version(foo).is_some();
+        let exists = |foo: &Key| self.foos.version(foo).is_some() && self.foos.is_served(foo);
         released.filter(exists).take(free).collect()
     }
 
@@ -150,14 +151,17 @@ impl Rollouts {
         under_way.filter(|it| self.holds_place(it)).count()
     }
 
-    /// Whether the stored Deployment rolls out, for a Foo that is not terminating. A finalizer of another client may keep a
-    /// terminating Foo for long, and its Deployment is not reconciled any more.
+    /// Whether the stored Deployment rolls out, for a Foo of this installation that is not terminating. A finalizer of another
+    /// client may keep a terminating Foo for long, and its Deployment is not reconciled any more.
     fn holds_place(&self, deployment: &Key) -> bool {
         let stored = self.deployments.get(deployment);
         stored.is_some_and(|it| {
             let owner = it.owner.as_ref();
-            let foo = owner.and_then(|owner| self.foos.get(&owner.key));
-            it.view.rolls_out(&self.image) && !foo.is_some_and(|foo| foo.deleting)
+            let is_held = owner.is_none_or(|owner| {
+                let foo = self.foos.get(&owner.key);
+                self.foos.is_served(&owner.key) && !foo.is_some_and(|foo| foo.deleting)
+            });
+            it.view.rolls_out(&self.image) && is_held
         })
     }
 

@@ -46,14 +46,14 @@ use Bad::{Env, File, Flag};
 #[rustfmt::skip]
 const BAD: &[Bad] = &[
     // Unknown keys.
-    File("resinc = '5s'", "resinc (file FILE, line 1): unknown key; valid keys: image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    File("resinc = '5s'", "resinc (file FILE, line 1): unknown key; valid keys: image, max_rollouts, resync, workers, namespaces, installation, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     File("workers = 3\n\n[backoff]\nmaximum = '5s'", "backoff.maximum (file FILE, line 4): unknown key; valid keys: initial, max, qps, burst"),
-    File(r#""a\nb" = 1"#, "a?b (file FILE, line 1): unknown key; valid keys: image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
-    File("[lock]\nname = 'x'", "lock (file FILE, line 1): unknown key; valid keys: image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    File(r#""a\nb" = 1"#, "a?b (file FILE, line 1): unknown key; valid keys: image, max_rollouts, resync, workers, namespaces, installation, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    File("[lock]\nname = 'x'", "lock (file FILE, line 1): unknown key; valid keys: image, max_rollouts, resync, workers, namespaces, installation, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     File("backoff = 5", "backoff (file FILE, line 1): a section, not a key; valid keys: initial, max, qps, burst"),
     Env("FOO_CONTROLLER__HTTP__ADDRESS", "secret", "http.address (environment variable FOO_CONTROLLER__HTTP__ADDRESS): unknown key; valid keys: addr, metrics_auth, metrics_addr, metrics_cert_dir, debug_state"),
     Env("FOO_CONTROLLER__LOG", "info", "log (environment variable FOO_CONTROLLER__LOG): a section, not a key; valid keys: level, format"),
-    Env("FOO_CONTROLLER__WORKRES", "4", "workres (environment variable FOO_CONTROLLER__WORKRES): unknown key; valid keys: image, max_rollouts, resync, workers, namespaces, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
+    Env("FOO_CONTROLLER__WORKRES", "4", "workres (environment variable FOO_CONTROLLER__WORKRES): unknown key; valid keys: image, max_rollouts, resync, workers, namespaces, installation, shutdown_timeout, kubeconfig, master, backoff, leader_election, http, log, telemetry"),
     // Wrong types.
     File("workers = '2'", r#"workers = "2" (file FILE, line 1): must be a whole number from 1 to 1000"#),
     File("workers = 2.0", "workers = 2.0 (file FILE, line 1): must be a whole number from 1 to 1000"),
@@ -97,6 +97,7 @@ const BAD: &[Bad] = &[
     Flag("--namespace=Default", r#"namespaces = ["Default"] (flag --namespace): must be a list of namespace names (a-z, 0-9 and -, at most 63 characters)"#),
     Flag("--namespace=", r#"namespaces = [""] (flag --namespace): must be a list of namespace names (a-z, 0-9 and -, at most 63 characters)"#),
     Env("FOO_CONTROLLER__NAMESPACES", "a,-b", r#"namespaces = ["a", "-b"] (environment variable FOO_CONTROLLER__NAMESPACES): must be a list of namespace names (a-z, 0-9 and -, at most 63 characters)"#),
+    Flag("--installation=Canary", r#"installation = "Canary" (flag --installation): must be empty or a DNS-1123 label (a-z, 0-9 and inner -, at most 63 characters), because the name of the Lease ends with it"#),
     Flag("--lease-name=foo/controller", r#"leader_election.lease_name = "foo/controller" (flag --lease-name): must be lower-case letters, digits, - and . (a DNS-1123 subdomain, at most 253 characters)"#),
     Flag("--lease-name=a..b", r#"leader_election.lease_name = "a..b" (flag --lease-name): must be lower-case letters, digits, - and . (a DNS-1123 subdomain, at most 253 characters)"#),
     Flag("--lease-namespace=kube_system", r#"leader_election.lease_namespace = "kube_system" (flag --lease-namespace): must be a namespace name (a-z, 0-9 and -, at most 63 characters)"#),
@@ -301,6 +302,7 @@ fn printed_configuration_can_be_read_back() {
             "--image=registry.local/nginx@sha256:00",
             "image = \"registry.local/nginx@sha256:00\"",
         ),
+        ("--installation=canary", "installation = \"canary\""),
         ("--shutdown-timeout=5s", "shutdown_timeout = \"5s\""),
         (
             "--kubeconfig=/a \"b\"\\c",

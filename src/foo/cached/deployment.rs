@@ -253,7 +253,7 @@ impl Cached for Deployment {
     fn decode(mut wire: DeploymentWire) -> (Meta, Self) {
         let metadata = &mut wire.metadata;
         let (spec, status) = (wire.spec.or_default(), wire.status.or_default());
-        let labels = Arc::new(std::mem::take(&mut metadata.labels).or_default());
+        let labels = Arc::new(metadata.take_labels());
         let annotations = metadata.take_annotations();
         let generation = std::mem::take(&mut metadata.generation).or_default();
         let uid = std::mem::take(&mut metadata.uid);

@@ -1,6 +1,6 @@
-//! The annotations for the runtime, whose names begin with the API group of the program: `<group>/paused` and
-//! `<group>/reconcile-requested-at` control the reconciles of an object, and `<group>/grant-to` lets objects of other namespaces
-//! read it.
+//! The annotations and labels for the runtime, whose names begin with the API group of the program. The annotations
+//! `<group>/paused` and `<group>/reconcile-requested-at` control the reconciles of an object, and `<group>/grant-to` lets objects
+//! of other namespaces read it. The label `<group>/installation` names the installation that reconciles the object.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,9 @@ use crate::api::key::Key;
 const PAUSED: &str = "/paused";
 const REQUESTED_AT: &str = "/reconcile-requested-at";
 pub(crate) const GRANT_TO: &str = "/grant-to";
+const INSTALLATION: &str = "/installation";
 
-/// Name and value of an annotation.
+/// Name and value of an annotation or a label.
 pub(crate) type Annotation = (String, String);
 
 /// How a user controls the reconciles of an object, and the access to it.
@@ -22,6 +23,26 @@ pub(crate) struct Control {
     pub requested_at: Option<Box<str>>,
     /// The namespaces whose objects may read the object, separated by commas. `*`: all namespaces.
     granted_to: Option<Box<str>>,
+    /// The value of the label `<group>/installation`, if it is that of another installation. Empty: the default installation.
+    pub other_installation: Option<Box<str>>,
+}
+
+/// Returns the name of the label whose value is the installation that reconciles an object.
+pub(crate) fn installation_label(group: &str) -> String {
+    format!("{group}{INSTALLATION}")
+}
+
+/// Returns the installation that these labels name, if it is not `own`. Without the label, or with an empty value, it is the
+/// default installation, whose name is empty.
+pub(crate) fn other_installation(
+    group: &str,
+    labels: &[Annotation],
+    own: &str,
+) -> Option<Box<str>> {
+    let is_label = |name: &str| name.strip_prefix(group) == Some(INSTALLATION);
+    let named = labels.iter().find(|(name, _)| is_label(name));
+    let named = named.map_or("", |(_, value)| value);
+    (named != own).then(|| named.into())
 }
 
 impl Control {
@@ -81,9 +102,10 @@ pub(crate) fn keeps_grants(old: Option<&Control>, new: Option<&Control>) -> bool
     before.all(|it| new.is_some_and(|new| new.is_granted_to(it)))
 }
 
-/// Returns the annotations that may be a [`Control`], from the JSON of all. Most objects have none, so the text is only searched.
+/// Returns the annotations or labels that may be for the runtime, from the JSON of all. Most objects have none, so the text is only
+/// searched.
 pub(crate) fn find(text: &str) -> Vec<Annotation> {
-    const NAMES: [&str; 3] = [PAUSED, REQUESTED_AT, GRANT_TO];
+    const NAMES: [&str; 4] = [PAUSED, REQUESTED_AT, GRANT_TO, INSTALLATION];
     let is_end_of_name = |(at, name): (usize, &str)| text[at + name.len()..].starts_with('"');
     if !(NAMES.iter()).any(|name| text.match_indices(name).any(is_end_of_name)) {
         return Vec::new();
@@ -123,6 +145,42 @@ mod tests {
             assert_eq!(found, (is_paused, token), "{annotations}");
             let other = Control::of("example.com", find(annotations), false);
             assert_eq!(other, None, "it is not reconciled: {annotations}");
+        }
+    }
+
+    /// Another group is another program, and an empty value is the default installation.
+    #[test]
+    fn the_label_names_the_installation() {
+        for (labels, own, other) in [
+            ("{}", "", None),
+            ("null", "", None),
+            ("{}", "canary", Some("")),
+            (r#"{"example.com/installation":""}"#, "", None),
+            (r#"{"example.com/installation":""}"#, "canary", Some("")),
+            (
+                r#"{"example.com/installation":"canary"}"#,
+                "",
+                Some("canary"),
+            ),
+            (
+                r#"{"a":"b","example.com/installation":"canary"}"#,
+                "canary",
+                None,
+            ),
+            (
+                r#"{"example.com/installation":"Canary"}"#,
+                "canary",
+                Some("Canary"),
+            ),
+            (r#"{"other.example.com/installation":"canary"}"#, "", None),
+            (
+                r#"{"installation":"canary","a":"example.com/installation"}"#,
+                "",
+                None,
+            ),
+        ] {
+            let found = other_installation("example.com", &find(labels), own);
+            assert_eq!(found.as_deref(), other, "{labels} {own}");
         }
     }
 

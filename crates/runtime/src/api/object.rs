@@ -201,6 +201,8 @@ pub struct Object<V> {
     pub owner: Option<OwnerReference>,
     /// Annotations for the runtime, of any group.
     pub(crate) control: Vec<Annotation>,
+    /// Labels for the runtime, of any group.
+    pub(crate) labels: Vec<Annotation>,
     /// Cached form.
     pub view: V,
 }
@@ -213,6 +215,7 @@ impl<V> Object<V> {
             version,
             owner: meta.owner,
             control: meta.control,
+            labels: meta.labels,
             meta: ObjectMeta {
                 resource_version: Some(meta.resource_version),
                 ..ObjectMeta::default()
@@ -408,13 +411,13 @@ impl<'de, T: DeserializeOwned> Deserialize<'de> for Field<T> {
     }
 }
 
-/// `metadata.annotations`: the kept ones (`A`), and those for the runtime.
-struct Annotations<A> {
-    kept: Field<A>,
+/// `metadata.annotations` or `metadata.labels`: the kept ones (`T`), and those for the runtime.
+struct Pairs<T> {
+    kept: Field<T>,
     control: Vec<Annotation>,
 }
 
-impl<A> Default for Annotations<A> {
+impl<T> Default for Pairs<T> {
     fn default() -> Self {
         Self {
             kept: Field::default(),
@@ -423,7 +426,7 @@ impl<A> Default for Annotations<A> {
     }
 }
 
-impl<'de, A: DeserializeOwned> Deserialize<'de> for Annotations<A> {
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Pairs<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = <&RawValue>::deserialize(deserializer)?.get();
         Ok(Self {
@@ -433,7 +436,7 @@ impl<'de, A: DeserializeOwned> Deserialize<'de> for Annotations<A> {
     }
 }
 
-/// Key, version, controller reference and annotations for the runtime of an object.
+/// Key, version, controller reference, and annotations and labels for the runtime of an object.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
     name: String,
@@ -441,6 +444,7 @@ pub struct Meta {
     resource_version: String,
     owner: Option<OwnerReference>,
     control: Vec<Annotation>,
+    labels: Vec<Annotation>,
 }
 
 impl Meta {
@@ -477,11 +481,10 @@ pub struct Metadata<L = IgnoredAny, A = IgnoredAny> {
     /// Whether `metadata.deletionTimestamp` is set.
     #[serde(default, rename = "deletionTimestamp", deserialize_with = "is_there")]
     pub deleting: bool,
-    /// `metadata.labels`.
     #[serde(default)]
-    pub labels: Field<L>,
+    labels: Pairs<L>,
     #[serde(default)]
-    annotations: Annotations<A>,
+    annotations: Pairs<A>,
     /// `metadata.ownerReferences`.
     #[serde(default)]
     pub owner_references: Field<Vec<Field<OwnerReference>>>,
@@ -491,7 +494,7 @@ pub struct Metadata<L = IgnoredAny, A = IgnoredAny> {
 }
 
 impl<L, A> Metadata<L, A> {
-    /// Returns the key, the version, the controller reference, and the annotations for the runtime.
+    /// Returns the key, the version, the controller reference, and the annotations and labels for the runtime.
     #[must_use]
     pub fn into_meta(self) -> Meta {
         let owners = self.owner_references.or_default().into_iter();
@@ -502,7 +505,16 @@ impl<L, A> Metadata<L, A> {
             resource_version: self.resource_version,
             owner: owners.find(|owner| owner.controller),
             control: self.annotations.control,
+            labels: self.labels.control,
         }
+    }
+
+    /// Removes and returns the kept labels, or the default if they are invalid.
+    pub fn take_labels(&mut self) -> L
+    where
+        L: Default + DeserializeOwned,
+    {
+        std::mem::take(&mut self.labels.kept).or_default()
     }
 
     /// Removes and returns the kept annotations, or the default if they are invalid.

@@ -46,6 +46,15 @@ impl Select {
         self
     }
 
+    /// Selects only the objects with this label as well.
+    pub(crate) fn and_label(self, label: &str, value: &str) -> Self {
+        let labels = self.labels.map(|labels| format!("{labels},"));
+        Self {
+            labels: Some(format!("{}{label}={value}", labels.unwrap_or_default())),
+            ..self
+        }
+    }
+
     pub(crate) fn label_selector(&self) -> Option<String> {
         self.labels.clone()
     }
@@ -245,5 +254,12 @@ mod tests {
         assert_eq!(Select::default().to_string(), "");
         let select = Select::labels("a=b").referenced_only();
         assert_eq!(select.to_string(), "labels a=b; referenced only");
+        let also =
+            [Select::default(), Select::labels("a in (b,c)")].map(|it| it.and_label("d/e", "f"));
+        assert_eq!(
+            also.each_ref().map(ToString::to_string),
+            ["labels d/e=f", "labels a in (b,c),d/e=f"]
+        );
+        assert!(also.iter().all(|it| it.error().is_none()));
     }
 }

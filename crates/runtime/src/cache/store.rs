@@ -7,6 +7,7 @@
 //! - The response to a write enters the store immediately. A reconcile never acts on a state older than its own last write.
 //! - [`Store::controlled_by`] finds the objects that an object controls.
 
+pub(crate) mod installation;
 pub(crate) mod installed;
 
 use std::{
@@ -24,12 +25,12 @@ use tokio::time::Instant;
 
 use super::index::{Index, Keys, Named, Names, Relation};
 use crate::api::{
-    control::{Annotation, Control, GRANT_TO, may_read},
+    control::{Annotation, Control, GRANT_TO, installation_label, may_read, other_installation},
     key::Key,
     kind::Kind,
     object::{Cached, Object, Primary, kind_of},
     panic::catch,
-    reference::{Owner, OwnerReference, Reference, References},
+    reference::{Owner, OwnerReference, Reference},
 };
 
 /// Objects of one resource type, in all watched namespaces.
@@ -55,18 +56,30 @@ pub(crate) struct Author<'a> {
     pub key: &'a Key,
 }
 
-/// The reconciled resource types, and the API group of the annotations for the runtime. A store keeps no controller reference to
-/// another type, which no controller reads, and no annotation of another group.
+/// The reconciled resource types, the API group of the annotations for the runtime, and the installation. A store keeps no
+/// controller reference to another type, which no controller reads, and no annotation of another group.
 #[derive(Clone, Default)]
 pub(crate) struct Owners {
     kinds: Arc<RwLock<Vec<&'static Kind>>>,
     group: &'static str,
+    /// Empty: the default installation.
+    installation: Arc<str>,
 }
 
 impl Owners {
     pub fn new(group: &'static str) -> Self {
-        let kinds = Arc::default();
-        Self { kinds, group }
+        Self {
+            group,
+            ..Self::default()
+        }
+    }
+
+    /// Serves the objects of this installation. Empty: the default installation.
+    pub fn of_installation(self, name: &str) -> Self {
+        Self {
+            installation: name.into(),
+            ..self
+        }
     }
 
     /// Adds a reconciled resource type, before any watch starts.
@@ -74,13 +87,35 @@ impl Owners {
         self.kinds.write().push(kind_of::<V>());
     }
 
+    fn has<V: Cached>(&self) -> bool {
+        self.kinds.read().iter().any(|kind| kind.is_same(&V::KIND))
+    }
+
+    /// See [`Store::installation_label`].
+    fn installation_label<V: Cached>(&self) -> Option<(String, &str)> {
+        let label = || (installation_label(self.group), &*self.installation);
+        self.has::<V>().then(label)
+    }
+
     /// Returns the control of an object. If the object is not reconciled, only its grant.
-    fn control<V: Cached>(&self, annotations: Vec<Annotation>) -> Option<Arc<Control>> {
-        if annotations.is_empty() {
+    fn control<V: Cached>(
+        &self,
+        annotations: Vec<Annotation>,
+        labels: &[Annotation],
+    ) -> Option<Arc<Control>> {
+        if annotations.is_empty() && labels.is_empty() && self.installation.is_empty() {
             return None;
         }
-        let is_reconciled = self.kinds.read().iter().any(|kind| kind.is_same(&V::KIND));
-        Control::of(self.group, annotations, is_reconciled).map(Arc::new)
+        let is_reconciled = self.has::<V>();
+        let control = Control::of(self.group, annotations, is_reconciled);
+        let own = &self.installation;
+        let other = is_reconciled.then(|| other_installation(self.group, labels, own));
+        let Some(other) = other.flatten() else {
+            return control.map(Arc::new);
+        };
+        let mut control = control.unwrap_or_default();
+        control.other_installation = Some(other);
+        Some(Arc::new(control))
     }
 
     /// Returns an object as a store keeps it.
@@ -90,7 +125,7 @@ impl Owners {
         let snapshot = Snapshot {
             version: object.version,
             owner: owner.map(Arc::new),
-            control: self.control::<V>(object.control),
+            control: self.control::<V>(object.control, &object.labels),
             view: Arc::new(object.view),
         };
         (object.key, snapshot)
@@ -131,6 +166,8 @@ struct State<V> {
     changes: u64,
     /// See [`Store::note_rejected`].
     rejected_until: Option<Instant>,
+    /// See [`Store::divide`].
+    is_divided: bool,
 }
 
 /// Whether the cached object still matches the API server, as shown by responses.
@@ -303,6 +340,7 @@ impl<V: Cached> Store<V> {
             scopes,
             changes: 0,
             rejected_until: None,
+            is_divided: false,
         };
         Self {
             state: RwLock::new(state),
@@ -357,7 +395,7 @@ impl<V: Cached> Store<V> {
 
     /// Returns the control by these annotations of an object.
     pub(crate) fn control(&self, annotations: Vec<Annotation>) -> Option<Arc<Control>> {
-        self.owners.control::<V>(annotations)
+        self.owners.control::<V>(annotations, &[])
     }
 
     /// Returns the name of the annotation that grants the access to an object.
@@ -385,19 +423,24 @@ impl<V: Cached> Store<V> {
         state.scopes.iter().map(|scope| scope.objects).collect()
     }
 
-    /// Returns all keys, by ascending version: an order that is the same in every process.
+    /// Returns the keys of all objects that this installation reconciles, by ascending version: an order that is the same in every
+    /// process.
     #[must_use]
     pub(crate) fn keys(&self) -> Vec<Key> {
-        self.keys_where(|_, _| true)
+        self.served_keys_where(|_, _| true)
     }
 
     /// Returns the keys of the objects that `is_wanted`, by ascending version. The store is locked during the call, as in
     /// [`Store::for_each`].
     #[must_use]
     pub fn keys_where(&self, is_wanted: impl Fn(&Key, &V) -> bool) -> Vec<Key> {
+        self.keys_of(|key, entry| is_wanted(key, &entry.view))
+    }
+
+    fn keys_of(&self, is_wanted: impl Fn(&Key, &Entry<V>) -> bool) -> Vec<Key> {
         let state = self.state.read();
         let wanted = state.objects.iter();
-        let wanted = wanted.filter(|(key, entry)| is_wanted(key, &entry.view));
+        let wanted = wanted.filter(|(key, entry)| is_wanted(key, entry));
         let mut keys: Vec<_> = wanted.map(|(key, entry)| (entry.version, key)).collect();
         keys.sort_unstable();
         keys.into_iter().map(|(_, key)| key.clone()).collect()
@@ -520,11 +563,16 @@ impl<V: Cached> Store<V> {
         }
     }
 
-    /// Returns whether a user has requested a reconcile with a new token since the last call.
-    pub(crate) fn take_request(&self, key: &Key) -> bool {
+    /// Returns whether a user has requested a reconcile with a new token since the last call, or the object has come to this
+    /// installation. `seen` is the token of the reconcile: a later one needs another reconcile.
+    pub(crate) fn take_request(&self, key: &Key, seen: Option<&str>) -> bool {
         let mut state = self.state.write();
         let entry = state.objects.get_mut(key);
-        entry.is_some_and(|entry| std::mem::take(&mut entry.is_requested))
+        entry.is_some_and(|entry| {
+            let control = entry.control.as_ref();
+            let token = control.and_then(|control| control.requested_at.as_deref());
+            token == seen && std::mem::take(&mut entry.is_requested)
+        })
     }
 
     /// Returns whether the next [`take_request`](Self::take_request) returns `true`.
@@ -533,10 +581,11 @@ impl<V: Cached> Store<V> {
         state.objects.get(key).is_some_and(|it| it.is_requested)
     }
 
-    /// Returns the number of paused objects.
+    /// Returns the number of paused objects that this installation reconciles.
     pub(crate) fn paused(&self) -> usize {
         let state = self.state.read();
-        let controls = state.objects.values().filter_map(|it| it.control.as_ref());
+        let served = state.objects.values().filter(|it| it.is_served());
+        let controls = served.filter_map(|it| it.control.as_ref());
         controls.filter(|control| control.is_paused).count()
     }
 
@@ -806,12 +855,13 @@ impl<V: Cached> State<V> {
                 going: false,
                 is_unheeded: false,
                 input_fingerprint: None,
-                is_requested: new.requested_at().is_some(),
+                // The object may have been here before.
+                is_requested: new.requested_at().is_some() || self.is_divided,
                 owner: new.owner.clone(),
                 control: new.control.clone(),
                 view: Arc::clone(&new.view),
             };
-            self.link(&key, References::of(&key, &*new), new.owner.as_deref());
+            self.link(&key, Self::references(&key, &new), new.owner.as_deref());
             for names in &mut self.names {
                 names.add(&key, &new.view);
             }
@@ -822,7 +872,7 @@ impl<V: Cached> State<V> {
         };
         let old = entry.snapshot();
         let is_same = old.has_same(&new);
-        let links = |object: &Snapshot<V>| (References::of(&key, &**object), object.owner.clone());
+        let links = |object: &Snapshot<V>| (Self::references(&key, object), object.owner.clone());
         let links = (!is_same).then(|| (links(&old), links(&new)));
         let is_changed = old.version != new.version || !is_same;
         let is_this_one = is_same || old.uid() == new.uid();
@@ -853,7 +903,8 @@ impl<V: Cached> State<V> {
             new.view = Arc::clone(&old.view);
         } else {
             let is_new = new.requested_at() != old.requested_at();
-            entry.is_requested |= is_new && new.requested_at().is_some();
+            let has_come = new.is_served() && !old.is_served();
+            entry.is_requested |= is_new && new.requested_at().is_some() || has_come;
             entry.owner.clone_from(&new.owner);
             entry.control.clone_from(&new.control);
             entry.view = Arc::clone(&new.view);
@@ -876,7 +927,7 @@ impl<V: Cached> State<V> {
         self.count(&key, |objects| objects - 1);
         self.changes += 1;
         let old = entry.snapshot();
-        let references = || References::of(&key, &*old);
+        let references = || Self::references(&key, &old);
         let references = catch(&V::KIND, "Cached::references", references).ok();
         self.unlink(&key, references, old.owner.as_deref());
         for names in &mut self.names {
@@ -930,6 +981,11 @@ impl<V> Entry<V> {
     /// Whether the object may be outdated, even after the watch delivers another version.
     fn is_in_doubt(&self) -> bool {
         self.standing == Freshness::Stale
+    }
+
+    fn is_served(&self) -> bool {
+        let control = self.control.as_ref();
+        control.is_none_or(|control| control.other_installation.is_none())
     }
 
     fn snapshot(&self) -> Snapshot<V> {

@@ -75,7 +75,8 @@ pub async fn run(
     let _claim = target.claim(host, election)?;
     let identity = &target.identity;
     let commit = build_info::commit().unwrap_or("unknown");
-    info!(server = %cluster.server, version = app.version, commit, %identity, "starting");
+    let installation = (!config.installation.is_empty()).then_some(&*config.installation);
+    info!(server = %cluster.server, version = app.version, commit, %identity, installation, "starting");
     let (publish, term) = watch::channel(None);
     let fence = FenceLayer::new(term.clone(), &metrics);
     let (client, api_server, lease) = cluster.fenced(&fence, &metrics);
@@ -144,7 +145,7 @@ fn state(
     let identity = target.identity.to_string();
     let namespace = target.namespace.as_deref().unwrap_or_default();
     let lease = format!("{namespace}/{}", config.leader_election.lease_name);
-    let work = controllers.state();
+    let (installation, work) = (config.installation.clone(), controllers.state());
     move || {
         let (caches, mut controllers) = work();
         let queue = controllers.first().and_then(|first| first.queue.clone());
@@ -155,6 +156,7 @@ fn state(
         State {
             identity: identity.clone(),
             version: app.version.to_owned(),
+            installation: installation.clone(),
             commit: build_info::commit().map(str::to_owned),
             uptime_seconds: seconds(began.elapsed()),
             caches,

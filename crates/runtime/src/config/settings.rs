@@ -25,6 +25,8 @@ pub struct Config {
     pub controllers: BTreeMap<String, ControllerConfig>,
     /// Namespaces of the objects; empty means all.
     pub namespaces: Vec<String>,
+    /// Value of the label `<group>/installation` of the objects. Empty: the default installation, for objects without the label.
+    pub installation: String,
     /// Time limit for running reconciles after a stop request.
     #[serde(with = "humantime_serde")]
     pub shutdown_timeout: Duration,
@@ -84,7 +86,8 @@ pub struct Backoff {
 pub struct LeaderElection {
     /// Whether leaders are elected. Without an election, the replica always leads, so there must be only one.
     pub enabled: bool,
-    /// Name of the Lease.
+    /// Name of the Lease. [`load`](super::load) adds a hyphen and the [installation](Config::installation) to the setting, so
+    /// that two installations have no Lease in common.
     pub lease_name: String,
     /// Namespace of the Lease; unset, the namespace of the pod.
     #[serde(deserialize_with = "unless_empty")]

@@ -141,9 +141,8 @@ impl Settings {
         problems.extend(self.contradictions(&good));
         if problems.is_empty() {
             // Cannot fail as long as the rules are at least as strict as the types.
-            self.merged
-                .extract()
-                .map_err(|error| ConfigErrors(vec![printable(&error.to_string())]))
+            let config = self.merged.extract().map(with_suffix);
+            config.map_err(|error| ConfigErrors(vec![printable(&error.to_string())]))
         } else {
             Err(ConfigErrors(problems))
         }
@@ -201,6 +200,7 @@ impl Settings {
                     (a + apart >= b).then(|| format!("must be over {shown} less than"))
                 },
             ),
+            self.too_long(),
             // Required by client-go: an attempt is delayed by up to a fifth of the period.
             pair(
                 "leader_election.retry_period",
@@ -211,6 +211,22 @@ impl Settings {
         .into_iter()
         .flatten()
         .collect()
+    }
+
+    /// Returns an error if the name of the Lease is too long with the installation as its suffix.
+    fn too_long(&self) -> Option<String> {
+        let [installation, lease] = ["installation", "leader_election.lease_name"];
+        let [installation, lease] = [self.find(installation)?, self.find(lease)?];
+        let [suffix, name] = [installation, lease].map(|key| self.plain(key));
+        let is_too_long =
+            name.len() <= LONGEST_NAME && name.len() + 1 + suffix.len() > LONGEST_NAME;
+        (is_too_long && !suffix.is_empty()).then(|| {
+            format!(
+                "{}: must be shorter: with a hyphen and {}, the name of the Lease has more than {LONGEST_NAME} characters",
+                self.show(lease),
+                self.show(installation),
+            )
+        })
     }
 
     /// Returns the value of a key without quotes.
@@ -375,6 +391,18 @@ impl fmt::Display for Settings {
         }
         Ok(())
     }
+}
+
+/// Longest name of an object.
+const LONGEST_NAME: usize = 253;
+
+/// Adds the installation to the name of the Lease.
+fn with_suffix(mut config: Config) -> Config {
+    if !config.installation.is_empty() {
+        let name = &mut config.leader_election.lease_name;
+        *name = format!("{name}-{}", config.installation);
+    }
+    config
 }
 
 /// Returns a value as TOML on one line.

@@ -64,6 +64,49 @@ fn an_application_name_that_is_no_metric_prefix_is_rejected() {
     let _ = Config::shipped(&DIGIT);
 }
 
+/// Two installations never have the same Lease. Other names of the Lease stay possible.
+#[test]
+fn the_lease_has_the_installation_as_its_suffix() {
+    let checked = |text: &str| {
+        let mut settings = Settings::defaults(&APP);
+        settings.toml(text, &|_| "here".to_owned());
+        settings.check()
+    };
+    let name = |text: &str| {
+        checked(text).map(|config| {
+            let election = config.leader_election;
+            [election.lease_name.clone(), election.record_name()]
+        })
+    };
+    let usual = ["some-operator", "some-operator-fencing"].map(str::to_owned);
+    assert_eq!(name(""), Ok(usual.clone()));
+    assert_eq!(name("installation = ''"), Ok(usual));
+    let canary = ["some-operator-canary", "some-operator-canary-fencing"].map(str::to_owned);
+    assert_eq!(name("installation = 'canary'"), Ok(canary));
+    let named =
+        "installation = 'b'\nleader_election = { lease_name = 'my.lease', fencing_record = 'r' }";
+    assert_eq!(name(named), Ok(["my.lease-b", "r"].map(str::to_owned)));
+    let long = |length| {
+        let name = "l".repeat(length);
+        checked(&format!(
+            "installation = 'canary'\nleader_election.lease_name = '{name}'"
+        ))
+    };
+    assert!(long(246).is_ok());
+    let wrong = long(247).expect_err("an error").to_string();
+    assert!(wrong.ends_with(
+        "lll\" (here): must be shorter: with a hyphen and installation = \"canary\" (here), the name of the Lease has more than \
+         253 characters"
+    ), "{wrong}");
+    for value in ["Canary", "a_b", "a.b", "-a", "a-", &"a".repeat(64)] {
+        let wrong = checked(&format!("installation = '{value}'")).expect_err("an error");
+        let expected = format!(
+            "installation = {value:?} (here): must be empty or a DNS-1123 label (a-z, 0-9 and inner -,"
+        );
+        assert!(wrong.to_string().starts_with(&expected), "{wrong}");
+    }
+}
+
 /// Holds for any order of an application's keys and any sections, except for secrets.
 #[test]
 fn printed_settings_can_be_parsed_again() {

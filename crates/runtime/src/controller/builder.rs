@@ -117,6 +117,18 @@ impl Builder {
         }
     }
 
+    /// Reconciles the objects of this installation. Empty: the default installation. Call it first.
+    pub(crate) fn of_installation(mut self, name: &str) -> Self {
+        self.owners = self.owners.of_installation(name);
+        self
+    }
+
+    /// Limits the watches to the objects of the installation, where nothing else needs the others. Call it when all controllers
+    /// are declared, before a watch starts.
+    pub(crate) fn divide(&self) {
+        self.informers.iter().for_each(|informer| informer.divide());
+    }
+
     /// Watches only the selected objects of a resource type. All its controllers see the same objects. Call it before the
     /// controllers are added.
     ///
@@ -220,7 +232,9 @@ impl Builder {
         &mut self,
         names: impl Fn(&V) -> Vec<String> + Send + Sync + 'static,
     ) -> Index {
-        self.informer::<V>().store.index(names)
+        let informer = self.informer::<V>();
+        informer.has_other_use();
+        informer.store.index(names)
     }
 
     /// Declares the resource types of a reconciler.
@@ -524,6 +538,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
         let changed = move |scopes: &Scopes, change: &Change<V>, _: Option<&Key>| {
             handler.mapped_changed(scopes, change, &map);
         };
+        informer.has_other_use();
         // No controller has this number: the handler need not know the author.
         (informer.handlers.lock()).push((usize::MAX, Arc::new(changed)));
         informer.appears_to(self.program.inbox(P::KIND));
@@ -545,6 +560,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
         );
         let (informer, handler) = (self.program.informer::<V>(), self.handler.clone());
         informer.declare(is_optional);
+        informer.has_other_use();
         informer.appears_to(self.program.inbox(P::KIND));
         if let Some(contents) = &informer.contents {
             self.rights.extend(Permission::to(&["get"], V::KIND));

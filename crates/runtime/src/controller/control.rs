@@ -48,7 +48,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         };
         self.report(cx, &resumed, None).await?;
         let now = self.primary.store().get(cx.key());
-        let now = now.filter(|now| now.uid() == seen.uid() && !now.is_paused());
+        let now = now.filter(|now| now.uid() == seen.uid() && !now.is_paused() && now.is_served());
         let now = now.ok_or(ApiError::Conflict)?;
         let cx = self.context(cx.key(), &now, cx.attempt);
         self.reconcile_and_acknowledge(&cx, &now).await
@@ -60,8 +60,10 @@ impl<R: Reconciler> ObjectReconciler<R> {
         cx: &Context<'_, R::Primary>,
         seen: &Snapshot<R::Primary>,
     ) -> Result<Action, R::Error> {
-        let is_new =
-            || seen.requested_at().is_some() && self.primary.store().take_request(cx.key());
+        let is_new = || {
+            let objects = self.primary.store();
+            objects.take_request(cx.key(), seen.requested_at())
+        };
         if !cx.is_dry_run && is_new() {
             self.informers.forget(cx.key(), &seen.view);
         }
@@ -82,7 +84,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
             Err(_) => !retry.is_some_and(Retry::is_quiet),
         };
         let now = self.primary.store().get(cx.key());
-        let now = now.filter(|now| now.uid() == seen.uid() && !now.is_paused());
+        let now = now.filter(|now| now.uid() == seen.uid() && !now.is_paused() && now.is_served());
         let Some(now) = now.filter(|_| is_over) else {
             return done;
         };

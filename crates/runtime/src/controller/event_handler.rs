@@ -34,7 +34,10 @@ pub(crate) struct EventHandler<P> {
 
 impl<P: Primary> EventHandler<P> {
     /// Enqueues the changed object, unless its own reconcile made the change. Changes before the scope is in sync are ignored,
-    /// because its initial sync covers them.
+    /// because its initial sync covers them, and so are changes of objects of other installations.
+    ///
+    /// An object that comes to this installation, or leaves it, is enqueued without regard to its backoff. The reconcile of an
+    /// object that has left only removes it from the queue.
     pub fn primary_changed(&self, scopes: &Scopes, change: &Change<P>, author: Option<&Key>) {
         if author == Some(&change.key) {
             return;
@@ -43,12 +46,18 @@ impl<P: Primary> EventHandler<P> {
             && scopes.is_in_sync(self.controller, &change.key)
         {
             let key = change.key.clone();
-            if has_request(change) {
+            let objects = [&change.old, &change.new].into_iter().flatten();
+            let served: Vec<_> = objects.map(Snapshot::is_served).collect();
+            if !served.contains(&true) {
+                return;
+            }
+            let has_moved = served.contains(&false);
+            if has_moved || has_request(change) {
                 work_queue.queue.reset(&key);
             }
             if change.is_touch {
                 work_queue.touched(key, P::KIND.kind);
-            } else if !has_other_control(change) && asks_for_the_same(change) {
+            } else if !has_moved && !has_other_control(change) && asks_for_the_same(change) {
                 work_queue.enqueue_status_change(key, P::KIND.kind);
             } else {
                 work_queue.changed(key, P::KIND.kind);
@@ -79,6 +88,7 @@ impl<P: Primary> EventHandler<P> {
         let keys = owners.chain(referrers.into_iter().filter(may_see));
         let keys = keys.filter(|key| author != Some(key));
         let keys = keys.filter(|key| scopes.is_in_sync(self.controller, key));
+        let keys = keys.filter(|key| self.primaries.is_served(key));
         let mut keys = keys.peekable();
         if keys.peek().is_none() {
             return;
@@ -125,7 +135,7 @@ impl<P: Primary> EventHandler<P> {
         });
         let keys: BTreeSet<_> = keys.collect();
         for key in keys {
-            if scopes.is_in_sync(self.controller, &key) {
+            if scopes.is_in_sync(self.controller, &key) && self.primaries.is_served(&key) {
                 work_queue.changed(key, V::KIND.kind);
             }
         }

@@ -4,7 +4,10 @@ use std::{
     any::{Any, type_name},
     collections::BTreeSet,
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use futures::future::{BoxFuture, join};
@@ -160,7 +163,9 @@ pub(crate) trait Informer: Any + Send + Sync {
     fn kind(&self) -> Kind;
     /// Returns the name of the cached form.
     fn form(&self) -> &'static str;
-    fn select(&self) -> &Select;
+    fn select(&self) -> Select;
+    /// Watches only the objects of a named installation, if a controller reconciles the type, and nothing else uses it.
+    fn divide(&self);
     /// Returns the presence of an optional type.
     fn presence(&self) -> Option<&Arc<Presence>>;
     /// Returns a function that counts the objects.
@@ -194,6 +199,10 @@ pub(super) struct Watched<V> {
     presence: OnceLock<Option<Arc<Presence>>>,
     /// Inboxes of the controllers that use the type.
     inboxes: Mutex<Vec<Inbox>>,
+    /// Whether the type has another use than its own controller: another controller, a mapper, or an index.
+    has_other_use: AtomicBool,
+    /// The selection with the label of the installation: see [`Informer::divide`].
+    divided: OnceLock<Select>,
 }
 
 impl<V: Cached> Watched<V> {
@@ -208,7 +217,14 @@ impl<V: Cached> Watched<V> {
             handlers: Mutex::default(),
             presence: OnceLock::new(),
             inboxes: Mutex::default(),
+            has_other_use: AtomicBool::new(false),
+            divided: OnceLock::new(),
         }
+    }
+
+    /// Records a use of the type that needs the objects of all installations.
+    pub fn has_other_use(&self) {
+        self.has_other_use.store(true, Relaxed);
     }
 
     /// Records that a controller requires the type, or uses it if it is installed.
@@ -263,8 +279,21 @@ impl<V: Cached> Informer for Watched<V> {
         type_name::<V>()
     }
 
-    fn select(&self) -> &Select {
-        &self.select
+    fn select(&self) -> Select {
+        self.divided.get().unwrap_or(&self.select).clone()
+    }
+
+    fn divide(&self) {
+        let Some((label, value)) = self.store.installation_label() else {
+            return;
+        };
+        // No selector means "without the label, or with an empty value", so the default installation watches all objects.
+        if value.is_empty() || self.has_other_use.load(Relaxed) {
+            return;
+        }
+        self.store.divide();
+        let divided = self.select.clone().and_label(&label, value);
+        let _ = self.divided.set(divided);
     }
 
     fn presence(&self) -> Option<&Arc<Presence>> {
@@ -299,7 +328,7 @@ impl<V: Cached> Informer for Watched<V> {
                 handle(&scopes, &change, None);
             }
         };
-        let (shared, select, scope) = (Arc::clone(shared), self.select.clone(), status.scope());
+        let (shared, select, scope) = (Arc::clone(shared), self.select(), status.scope());
         let restarts = metrics::restarts::<V>(metrics);
         let Some(contents) = self.contents.clone() else {
             let target = Direct {

@@ -127,8 +127,10 @@ impl Controllers {
     ) -> Self {
         let app = metrics.app();
         let namespaces = scopes(&config.namespaces);
-        let mut builder = Builder::new(host, client, namespaces.clone(), metrics);
+        let builder = Builder::new(host, client, namespaces.clone(), metrics);
+        let mut builder = builder.of_installation(&config.installation);
         build(&mut builder);
+        builder.divide();
         let shared = Arc::clone(&builder.shared);
         let (needs, refusals) = (builder.needs(), builder.refusals);
         let (informers, declared) = (builder.informers, builder.controllers);

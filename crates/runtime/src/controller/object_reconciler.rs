@@ -41,6 +41,14 @@ pub(crate) struct ObjectReconciler<R: Reconciler> {
     pub group: &'static str,
 }
 
+/// Describes the installation that reconciles an object.
+pub(super) fn elsewhere(installation: &str) -> String {
+    match installation {
+        "" => "the default installation reconciles it".to_owned(),
+        name => format!("the installation {name:?} reconciles it"),
+    }
+}
+
 impl<R: Reconciler> ObjectReconciler<R> {
     pub async fn reconcile(&self, key: &Key, attempt: &dyn Attempt) -> Result<Action, R::Error> {
         let objects = self.primary.store();
@@ -48,6 +56,10 @@ impl<R: Reconciler> ObjectReconciler<R> {
             trace::decided(format!("nothing: the {} is gone", R::Primary::KIND.kind));
             return Ok(Action::Done);
         };
+        if let Some(other) = seen.other_installation() {
+            trace::decided(format!("nothing: {}", elsewhere(other)));
+            return Ok(Action::Done);
+        }
         let span = Span::current();
         span.record("object.uid", seen.view.uid());
         span.record("object.generation", seen.view.generation());
@@ -138,7 +150,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         if self.is_noted_up_to_date(key) {
             return true;
         }
-        let Some(seen) = objects.get(key) else {
+        let Some(seen) = objects.get(key).filter(Snapshot::is_served) else {
             return true;
         };
         if objects.standing(key) != Freshness::Fresh {

@@ -1,7 +1,7 @@
 //! The state of one object for `/debug/state`: the records that delay or skip its writes.
 
 use super::{
-    object_reconciler::ObjectReconciler,
+    object_reconciler::{ObjectReconciler, elsewhere},
     queue::lane::{KeyState, Lane},
     work_queue::WorkQueue,
 };
@@ -11,8 +11,9 @@ use crate::{
     reconcile::reconciler::Reconciler,
     telemetry::{
         object_state::{
-            BACKOFF, CHANGE_LIMIT, CachedObject, DEFERRED_CHANGES, FRESHNESS, LEAST_DELAY,
-            ObjectWork, PAUSED, QueuedObject, READINESS, Record, SLOW_NAMESPACE, UP_TO_DATE,
+            BACKOFF, CHANGE_LIMIT, CachedObject, DEFERRED_CHANGES, FRESHNESS, INSTALLATION,
+            LEAST_DELAY, ObjectWork, PAUSED, QueuedObject, READINESS, Record, SLOW_NAMESPACE,
+            UP_TO_DATE,
         },
         state::seconds,
     },
@@ -36,7 +37,17 @@ impl<R: Reconciler> ObjectReconciler<R> {
         if seen.is_none() && is_in_sync {
             let problem = problem.map(|problem| format!(": {problem}"));
             let problem = problem.unwrap_or_default();
-            return Err(format!("no {} {key} in the cache{problem}", kind.kind));
+            let label = objects
+                .installation_label()
+                .filter(|_| !objects.is_served(key));
+            let label = label.map(|(label, value)| {
+                format!(", which contains only objects with the label {label}={value}")
+            });
+            let only = label.unwrap_or_default();
+            return Err(format!(
+                "no {} {key} in the cache{only}{problem}",
+                kind.kind
+            ));
         }
         let mut records: Vec<_> = problem
             .map(|it| Record::new(READINESS, it))
@@ -45,6 +56,8 @@ impl<R: Reconciler> ObjectReconciler<R> {
         let queue = work_queue.map(|work_queue| work_queue.object_state(key, &mut records));
         let cached = seen.map(|seen| {
             let freshness = objects.standing(key);
+            let other = seen.other_installation();
+            records.extend(other.map(|it| Record::new(INSTALLATION, elsewhere(it))));
             records.extend(doubt(freshness));
             records.extend(seen.is_paused().then(|| Record::new(PAUSED, self.words())));
             let own = catch(&kind, "Reconciler::why", || self.reconciler.why(key));

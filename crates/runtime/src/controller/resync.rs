@@ -41,13 +41,13 @@ pub(crate) async fn first<P: Primary>(
     is_up_to_date: impl Fn(&Key) -> bool,
 ) {
     let unobserved =
-        objects.keys_where(|key, object| is_in_scope(key) && is_unobserved(key, object));
+        objects.served_keys_where(|key, object| is_in_scope(key) && is_unobserved(key, object));
     for key in &unobserved {
         work_queue.changed(key.clone(), P::KIND.kind);
     }
     yield_now().await;
     let begun: HashSet<Key> = unobserved.into_iter().collect();
-    let others = objects.keys_where(|key, _| is_in_scope(key) && !begun.contains(key));
+    let others = objects.served_keys_where(|key, _| is_in_scope(key) && !begun.contains(key));
     for some in others.chunks(AT_A_TIME) {
         for key in some.iter().filter(|key| !is_up_to_date(key)) {
             work_queue.triggers.note(key, Lane::Background, "takeover");

@@ -7,6 +7,7 @@
 
 mod cluster;
 mod control;
+mod installations;
 mod live;
 mod object_state;
 mod optional;

@@ -283,6 +283,9 @@ impl fmt::Debug for Step {
 pub(crate) trait PrimaryWriter<P: Primary>: Sync {
     fn verify_current<'a>(&'a self, cx: &'a Context<'_, P>) -> BoxFuture<'a, Result<(), ApiError>>;
 
+    /// See [`Store::is_served`].
+    fn is_served(&self, key: &Key) -> bool;
+
     fn needs_status_update(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool;
 
     fn report<'a>(
@@ -349,14 +352,16 @@ impl<P: Primary> Context<'_, P> {
         self.has_changes.store(true, Relaxed);
     }
 
-    /// Records an action. In a dry run, also records its `step`, and fails. Does not check leadership, which is up to the fence.
+    /// Records an action. In a dry run, also records its `step`, and fails. Also fails if the object has left this installation
+    /// since the reconcile began: its new installation carries out the rest. Does not check leadership, which is up to the fence.
     pub(crate) fn check_dry_run(&self, step: impl FnOnce() -> Step) -> Result<(), ApiError> {
         self.has_changes();
         if self.is_dry_run {
             self.steps.lock().push(step());
             return Err(ApiError::NotLeading);
         }
-        Ok(())
+        let is_served = self.primary.is_served(self.key);
+        is_served.then_some(()).ok_or(ApiError::Conflict)
     }
 
     /// Records an error of a step in a dry run.

@@ -18,6 +18,7 @@ const PARAMETER: &str = "object";
 const FORM: &str =
     "must be NAMESPACE/NAME, KIND/NAMESPACE/NAME, or KIND/NAME of a cluster-scoped object";
 
+pub const INSTALLATION: &str = "installation";
 pub const READINESS: &str = "readiness";
 pub const PAUSED: &str = "paused";
 pub const LEAST_DELAY: &str = "leastDelay";
@@ -33,7 +34,8 @@ pub const PENDING_DELETION: &str = "pendingDeletion";
 pub const UP_TO_DATE: &str = "upToDate";
 
 /// All records of the runtime, the most decisive first. The reconciler's own records come before [`REJECTED_STATUS`].
-const ORDER: [&str; 13] = [
+const ORDER: [&str; 14] = [
+    INSTALLATION,
     READINESS,
     PAUSED,
     LEAST_DELAY,
@@ -230,13 +232,17 @@ impl ObjectState {
     }
 
     fn decides(&self) -> String {
+        // Whichever replica of this installation leads.
+        let first = self.records.first();
+        if let Some(elsewhere) = first.filter(|it| it.name == INSTALLATION) {
+            return elsewhere.to_string();
+        }
         if !self.leads {
             return match &self.holder {
                 Some(holder) => format!("this replica does not lead: {holder} holds the Lease"),
                 None => "this replica does not lead, and no replica holds the Lease".to_owned(),
             };
         }
-        let first = self.records.first();
         let place = self.queue.as_ref().and_then(QueuedObject::place);
         match (first, place) {
             (Some(first), _) if [READINESS, PAUSED].contains(&&*first.name) => first.to_string(),
@@ -394,7 +400,7 @@ mod tests {
     /// order, too.
     #[test]
     fn the_most_decisive_record_is_the_reason() {
-        let own = [&ORDER[..9], &["own"], &ORDER[9..]].concat();
+        let own = [&ORDER[..10], &["own"], &ORDER[10..]].concat();
         for (first, name) in own.iter().enumerate() {
             let mut later = own[first..].to_vec();
             later.reverse();
@@ -403,6 +409,11 @@ mod tests {
                 reason(replica(true, "a_1"), idle, &later),
                 format!("{name}: why")
             );
+        }
+        // Whether this replica leads matters only for the objects of its own installation.
+        for leads in [true, false] {
+            let found = reason(replica(leads, "b_2"), None, &[READINESS, INSTALLATION]);
+            assert_eq!(found, format!("{INSTALLATION}: why"));
         }
     }
 

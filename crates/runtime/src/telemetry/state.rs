@@ -21,6 +21,9 @@ pub struct State {
     /// Name of this replica in the Lease.
     pub identity: String,
     pub version: String,
+    /// The setting `installation`. Empty: the default installation.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub installation: String,
     /// The commit of the build, if known.
     pub commit: Option<String>,
     pub uptime_seconds: f64,

@@ -112,7 +112,7 @@ impl Reconciler for Jobs {
     }
 }
 
-fn build(program: &mut Builder) {
+pub(super) fn build(program: &mut Builder) {
     program.controller("order", |builder| Orders(builder.owns()));
     program.controller("job", |builder| Jobs(builder.primary()));
 }

@@ -323,7 +323,8 @@ impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
             Self::check_owner(cx, key, &found)?;
             carried.left(key, &found);
             let actual = found.actual();
-            let Some(mut patch) = apply.patch(&actual, None) else {
+            let patch = apply.patch(&actual, None);
+            let Some(mut patch) = self.with_installation(patch, &found) else {
                 return Ok(());
             };
             let (mut held_back, mut keep) = (None, None);
@@ -360,7 +361,9 @@ impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
                 compared: patch.clone(),
                 ..Step::of::<V>("patch", key, apply.stamped(&patch))
             };
-            let plan = |now: &V| apply.patch(&now.actual(), held_back);
+            let plan = |now: &Snapshot<V>| {
+                self.with_installation(apply.patch(&now.actual(), held_back), now)
+            };
             let patched = self.patch(cx, &found, &patch, step, plan).await?;
             carried.left(key, &patched.actual);
             if patched.changed {

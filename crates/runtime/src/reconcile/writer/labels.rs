@@ -1,4 +1,5 @@
-//! Labels that a selector requires. An object without one is not watched.
+//! Labels that a selector requires, without which an object is not watched. And the label of the installation, without which
+//! another installation reconciles the object.
 
 use kube::api::{ListParams, PatchParams};
 use serde_json::{Value, json};
@@ -11,7 +12,7 @@ use crate::{
         key::Key,
         object::{Cached, Object, Primary},
     },
-    cache::store::ListEpoch,
+    cache::store::{ListEpoch, Snapshot},
     reconcile::{
         context::Context,
         error::ApiError,
@@ -20,12 +21,45 @@ use crate::{
 };
 
 impl<V: Cached> Writer<V> {
-    /// Adds the required labels to a manifest.
+    /// Adds the required labels to a manifest. An object of a reconciled type gets the installation of its owner.
     pub(super) fn labelled(&self, mut manifest: Value) -> Value {
         for (label, value) in &self.labels {
             manifest["metadata"]["labels"][label] = value.as_str().into();
         }
+        if let Some((label, value)) = self.store.installation_label() {
+            if !value.is_empty() {
+                manifest["metadata"]["labels"][label] = value.into();
+            } else if let Some(labels) = manifest
+                .pointer_mut("/metadata/labels")
+                .and_then(Value::as_object_mut)
+            {
+                labels.remove(&label);
+            }
+        }
         manifest
+    }
+
+    /// Returns whether [`labelled`](Self::labelled) may change a manifest.
+    pub(super) fn has_labels(&self) -> bool {
+        !self.labels.is_empty() || self.store.installation_label().is_some()
+    }
+
+    /// Adds the label of this installation to a change of an object that has the label of another one.
+    pub(in crate::reconcile) fn with_installation(
+        &self,
+        patch: Option<Value>,
+        actual: &Snapshot<V>,
+    ) -> Option<Value> {
+        if actual.is_served() {
+            return patch;
+        }
+        let Some((label, value)) = self.store.installation_label() else {
+            return patch;
+        };
+        let mut patch = patch.unwrap_or_else(|| json!({}));
+        let value = (!value.is_empty()).then_some(value);
+        patch["metadata"]["labels"][label] = value.into();
+        Some(patch)
     }
 
     /// Patches the required labels back, after a create found that the object exists. A live read decides.

@@ -223,8 +223,8 @@ impl<V: Cached> Writer<V> {
         }
     }
 
-    /// Creates an object with the name and namespace of `key`. It is a POST and not an apply: an existing object that is not
-    /// yet in the store is left unchanged. Only if the reconciled object controls it, and it has lost a label of the
+    /// Creates an object with the name and namespace of `key`. An object of a type that the program reconciles gets the label of
+    /// the installation. It is a POST and not an apply: an existing object that is not yet in the store is left unchanged. Only if the reconciled object controls it, and it has lost a label of the
     /// [selector](crate::Select::labels), the label is put back.
     ///
     /// The namespace must be watched, and it must be the namespace of the reconciled object, unless the latter is cluster-scoped.
@@ -249,10 +249,10 @@ impl<V: Cached> Writer<V> {
         let expectation = self.store.begin_write(key);
         let url = Object::<V>::url_path(&(), key.namespace_if_any());
         let unreadable = |error: serde_json::Error| ApiError::transient(error.to_string());
-        let body = if self.labels.is_empty() {
-            serde_json::to_vec(body)
-        } else {
+        let body = if self.has_labels() {
             serde_json::to_value(body).and_then(|body| serde_json::to_vec(&self.labelled(body)))
+        } else {
+            serde_json::to_vec(body)
         };
         let body = body.map_err(unreadable)?;
         let mut request = Request::new(url)
@@ -290,7 +290,7 @@ impl<V: Cached> Writer<V> {
         seen: &Snapshot<V>,
         fields: &Value,
         step: Step,
-        plan: impl Fn(&V) -> Option<Value>,
+        plan: impl Fn(&Snapshot<V>) -> Option<Value>,
     ) -> Result<Patched<V>, ApiError> {
         let key = &step.key;
         if !self.is_needed(cx, key, seen, fields) {

@@ -199,8 +199,8 @@ impl<P: Primary> Writer<P> {
         self.history.is_status_suppressed(key, seen)
     }
 
-    /// Verifies with a live read that the cached object is current, apart from its metadata and status, and that no user has
-    /// paused it. Use it before an action that needs a current object, and that has no precondition.
+    /// Verifies with a live read that the cached object is current, apart from its metadata and status, that no user has paused
+    /// it, and that this installation still reconciles it. Use it before an action that needs a current object, and that has no precondition.
     ///
     /// # Errors
     /// [`ApiError::Conflict`] if it is not current, or the error of the read.
@@ -223,7 +223,7 @@ impl<P: Primary> Writer<P> {
         let current = self.get_live(cx, key).await?;
         let current = current.filter(|is| {
             let is_same = is.uid() == seen.uid() && is.is_paused() == seen.is_paused();
-            is_same && asks_for(&**is) == asks_for(&**seen)
+            is_same && is.is_served() && asks_for(&**is) == asks_for(&**seen)
         });
         // If the cached object is not current, it is marked as doubtful, and the next reconcile begins with a live read.
         // Waiting for the watch is not enough: if this response is wrong, the watch delivers no change.
@@ -240,6 +240,10 @@ impl<P: Primary> Writer<P> {
 impl<P: Primary> PrimaryWriter<P> for Writer<P> {
     fn verify_current<'a>(&'a self, cx: &'a Context<'_, P>) -> BoxFuture<'a, Result<(), ApiError>> {
         self.verify_current(cx, cx.seen).boxed()
+    }
+
+    fn is_served(&self, key: &Key) -> bool {
+        self.store.is_served(key)
     }
 
     fn needs_status_update(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool {

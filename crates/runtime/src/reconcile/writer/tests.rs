@@ -5,6 +5,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod installation;
 mod labels;
 
 use std::{
@@ -126,6 +127,7 @@ impl<V: Cached> Writer<V> {
             return Ok(actual);
         };
         let step = Step::of::<V>("patch", key, patch.clone());
+        let plan = |now: &Snapshot<V>| plan(now);
         let patched = self.patch(cx, &actual, &patch, step, plan).await?;
         patched.heeded(key)
     }
@@ -347,7 +349,8 @@ async fn i5_an_object_of_another_controller_is_not_changed() {
     let actual = maps.store().get(&key).unwrap();
     let patch = plan("a")(&actual.view).unwrap();
     let step = Step::of::<Dependent<Data>>("patch", &key, patch.clone());
-    let patched = maps.patch(&cx, &actual, &patch, step, plan("a")).await;
+    let plan = |now: &Snapshot<_>| plan("a")(now);
+    let patched = maps.patch(&cx, &actual, &patch, step, plan).await;
     assert_eq!(patched.map(drop).unwrap_err(), foreign);
     let deleted = maps.delete(&cx, &key, &actual).await;
     assert_eq!(deleted.unwrap_err(), foreign);

@@ -94,6 +94,7 @@ fn state() -> State {
     State {
         identity: "a".into(),
         version: "1".into(),
+        installation: String::new(),
         commit: None,
         uptime_seconds: 1.5,
         caches: Vec::new(),

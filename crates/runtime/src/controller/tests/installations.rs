@@ -1,0 +1,269 @@
+//! Installations of one program, which divide the objects by label.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+};
+
+use tokio::sync::broadcast;
+
+use super::{several::build, *};
+use crate::telemetry::{
+    object_state::{INSTALLATION, parse},
+    state::{Cache, Controller},
+};
+
+const LABEL: &str = "example.com/installation";
+
+/// An API server that stores each write. It streams no lists, and its watches ignore the selectors.
+#[derive(Clone)]
+struct Api {
+    /// The lists and watches with their selectors, and the writes with their bodies.
+    reads: Arc<Mutex<Vec<String>>>,
+    writes: Arc<Mutex<Vec<(String, Value)>>>,
+    /// By resource type and name. The namespace is `n`.
+    objects: Arc<Mutex<BTreeMap<String, Value>>>,
+    events: broadcast::Sender<(String, String)>,
+    version: Arc<AtomicU64>,
+}
+
+impl Api {
+    fn new() -> Self {
+        Self {
+            reads: Arc::default(),
+            writes: Arc::default(),
+            objects: Arc::default(),
+            events: broadcast::channel(64).0,
+            version: Arc::new(AtomicU64::new(100)),
+        }
+    }
+
+    /// Stores an object, and sends it to the watches.
+    fn store(&self, path: &str, mut object: Value) -> Value {
+        let version = self.version.fetch_add(1, SeqCst).to_string();
+        let (plural, name) = path.split_once('/').unwrap();
+        let fixed = json!({ "metadata": { "name": name, "namespace": "n", "uid": path, "generation": 1,
+            "resourceVersion": version }, "spec": {} });
+        json_patch::merge(&mut object, &fixed);
+        self.objects.lock().insert(path.to_owned(), object.clone());
+        let event = format!("{{\"type\":\"MODIFIED\",\"object\":{object}}}\n");
+        let _ = self.events.send((plural.to_owned(), event));
+        object
+    }
+
+    /// Sets the label of an object, which may be new. `None`: no label. Then waits for the reconciles.
+    async fn label(&self, path: &str, value: Option<&str>) {
+        let stored = self.objects.lock().get(path).cloned();
+        let mut object = stored.unwrap_or_else(|| json!({}));
+        let labels = json!({ "metadata": { "labels": { LABEL: value } } });
+        json_patch::merge(&mut object, &labels);
+        self.store(path, object);
+        sleep(Duration::from_millis(500)).await;
+    }
+
+    fn answer(&self, head: &Parts, body: &Value) -> Response<Answer> {
+        let path = head.uri.path().rsplit_once("v1/").unwrap().1;
+        let query = head.uri.query().unwrap_or_default();
+        if path.ends_with("reviews") {
+            return respond(201, &json!({ "spec": {}, "status": { "allowed": true } }));
+        }
+        if head.method == Method::GET {
+            if query.contains("sendInitialEvents") {
+                return respond(422, &json!({ "code": 422 }));
+            }
+            let mut selectors = query
+                .split('&')
+                .filter(|it| it.starts_with("labelSelector"));
+            let selector = selectors.next().unwrap_or_default();
+            self.reads.lock().push(format!("{path} {selector}"));
+            if !query.contains("watch") {
+                let metadata = json!({ "resourceVersion": "9" });
+                return respond(200, &json!({ "metadata": metadata, "items": [] }));
+            }
+            let plural = path.to_owned();
+            return streamed(stream::unfold(
+                self.events.subscribe(),
+                move |mut events| {
+                    let plural = plural.clone();
+                    async move {
+                        loop {
+                            let (of, line) = events.recv().await.ok()?;
+                            if of == plural {
+                                return Some((Ok(Frame::data(Bytes::from(line))), events));
+                            }
+                        }
+                    }
+                },
+            ));
+        }
+        self.writes
+            .lock()
+            .push((format!("{} {path}", head.method), body.clone()));
+        let path = path
+            .trim_start_matches("namespaces/n/")
+            .trim_end_matches("/status");
+        let path = match head.method {
+            Method::POST => format!("{path}/{}", body["metadata"]["name"].as_str().unwrap()),
+            _ => path.to_owned(),
+        };
+        let stored = self.objects.lock().get(&path).cloned();
+        let mut object = stored.unwrap_or_else(|| json!({}));
+        json_patch::merge(&mut object, body);
+        respond(200, &self.store(&path, object))
+    }
+
+    /// Runs the program as this installation, and returns a function that reads its state.
+    async fn run(
+        &self,
+        installation: &str,
+    ) -> (
+        JoinSet<Result<(), TaskExited>>,
+        impl Fn() -> (Vec<Cache>, Vec<Controller>) + use<>,
+        impl Fn(&str) -> Result<Vec<String>, String> + use<>,
+    ) {
+        let api = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = api.clone();
+            async move {
+                let (head, body) = request.into_parts();
+                let body = body.collect_bytes().await.unwrap();
+                let body = serde_json::from_slice(&body).unwrap_or_default();
+                Ok::<_, Infallible>(api.answer(&head, &body))
+            }
+        });
+        let config = Config {
+            installation: installation.to_owned(),
+            ..Config::shipped(&APP)
+        };
+        let host = Host::of_this_process();
+        let mut controllers = Controllers::new(
+            &host,
+            &Client::new(service, "default"),
+            &config,
+            "test".into(),
+            &Metrics::disconnected(&APP),
+            &mut Health::new(&host),
+            build,
+        );
+        let (state, of) = (controllers.state(), controllers.object_state());
+        let object = move |name: &str| {
+            let work = of(&parse(name).unwrap())?;
+            let records = work.records.iter().filter(|it| it.name == INSTALLATION);
+            Ok(records.map(|it| it.text.clone()).collect())
+        };
+        let mut running = JoinSet::new();
+        running.spawn(async move {
+            let (_publish, term) = channel::channel(Some(Term::unlimited()));
+            controllers.run(term, std::future::pending()).await
+        });
+        sleep(Duration::from_secs(5)).await;
+        (running, state, object)
+    }
+
+    /// Returns the writes since the last call.
+    fn written(&self) -> Vec<String> {
+        let writes = std::mem::take(&mut *self.writes.lock());
+        writes.into_iter().map(|(write, _)| write).collect()
+    }
+}
+
+const CHECKED: &str = "PUT namespaces/n/jobs/b/status";
+
+/// An object is reconciled at once when it comes, and not at all when it has left: not even by an earlier `Action::After`.
+#[tokio::test(start_paused = true)]
+async fn an_object_comes_and_leaves() {
+    let api = Api::new();
+    let (_running, state, object) = api.run("canary").await;
+    for time in ["the first time", "again"] {
+        api.label("jobs/b", None).await;
+        sleep(Duration::from_mins(5)).await;
+        assert_eq!(api.written(), [""; 0], "{time}");
+        assert_eq!(state().1[1].queue.as_ref().unwrap().delayed, 0, "{time}");
+        let text = "the default installation reconciles it".to_owned();
+        assert_eq!(object("job/n/b"), Ok(vec![text]));
+        api.label("jobs/b", Some("canary")).await;
+        assert_eq!(api.written(), [CHECKED], "{time}");
+        assert_eq!(object("job/n/b"), Ok(Vec::new()));
+        sleep(Duration::from_mins(2)).await;
+        assert_eq!(api.written().len(), 2, "{time}");
+    }
+}
+
+/// The API server selects the objects of a resource type that no other controller uses. The others are in the store.
+#[tokio::test(start_paused = true)]
+async fn only_unshared_types_are_selected() {
+    for (installation, selector) in [
+        ("", ""),
+        (
+            "canary",
+            "labelSelector=example.com%2Finstallation%3Dcanary",
+        ),
+    ] {
+        let api = Api::new();
+        let (_running, state, object) = api.run(installation).await;
+        let mut reads = api.reads.lock().clone();
+        reads.sort();
+        let orders = format!("orders {selector}");
+        assert_eq!(reads, ["jobs ", "jobs ", &orders, &orders]);
+        let selectors: Vec<_> = state().0.into_iter().map(|cache| cache.selector).collect();
+        let shown = match installation {
+            "" => "",
+            _ => "labels example.com/installation=canary",
+        };
+        assert_eq!(selectors, [shown, ""]);
+        let absent = object("order/n/a").expect_err("it is absent");
+        let why = match installation {
+            "" => "",
+            _ => ", which contains only objects with the label example.com/installation=canary",
+        };
+        assert_eq!(absent, format!("no Order n/a in the cache{why}"));
+    }
+}
+
+/// An owned object of a reconciled type belongs to the installation of its owner, also after another client has changed the label.
+#[tokio::test(start_paused = true)]
+async fn an_owned_object_inherits_the_label() {
+    for (installation, own, other) in [
+        ("", None, Some("canary")),
+        ("", Some(""), Some("canary")),
+        ("canary", Some("canary"), None),
+        ("canary", Some("canary"), Some("other")),
+    ] {
+        let api = Api::new();
+        let (_running, ..) = api.run(installation).await;
+        api.label("orders/a", own).await;
+        let created = api.writes.lock()[0].clone();
+        assert_eq!(created.0, "POST namespaces/n/jobs");
+        let value = (!installation.is_empty()).then_some(installation);
+        assert_eq!(created.1["metadata"]["labels"][LABEL].as_str(), value);
+        let checked = "PUT namespaces/n/jobs/a/status";
+        assert_eq!(api.written(), ["POST namespaces/n/jobs", checked]);
+
+        api.label("jobs/a", other).await;
+        let patch = api.writes.lock()[0].1["metadata"]["labels"].clone();
+        assert_eq!(patch, json!({ LABEL: value }));
+        let written = api.written();
+        assert_eq!(written[0], "PATCH namespaces/n/jobs/a");
+        assert_eq!(written[1..], [checked], "it is back");
+    }
+}
+
+/// The changes of related objects enqueue nothing of another installation.
+#[tokio::test(start_paused = true)]
+async fn another_installation_enqueues_nothing() {
+    let api = Api::new();
+    let (_running, state, _) = api.run("").await;
+    api.label("orders/a", Some("canary")).await;
+    let owner = json!([{ "apiVersion": "example.com/v1", "kind": "Order", "name": "a", "uid": "orders/a", "controller": true }]);
+    api.store(
+        "jobs/a",
+        json!({ "metadata": { "ownerReferences": owner, "labels": { LABEL: "canary" } } }),
+    );
+    sleep(Duration::from_mins(3)).await;
+    assert_eq!(api.written(), [""; 0]);
+    let queues = state().1;
+    let busy = queues
+        .iter()
+        .any(|it| it.queue.as_ref().is_some_and(|queue| queue.delayed > 0));
+    assert!(!busy);
+}
