@@ -27,8 +27,8 @@ async fn another_installation_is_seen() {
     assert_eq!(line(check, &[]).await, ANSWERS[11]);
     apply(&lease(i32::MAX)).await;
     let unknown = "warning other installations: there is an installation in second, led by c_d: both write the same objects unless \
-                   their `namespaces` differ; compare its configuration, which is unknown here: no Deployment with the label \
-                   app.kubernetes.io/name uses its Lease";
+                   their `namespaces` or their `installation` differ; compare its configuration, which is unknown here: no Deployment \
+                   with the label app.kubernetes.io/name uses its Lease";
     assert_eq!(line(check, &[]).await, unknown);
     let deployment = |name: &str, namespace: &str, container: Value| {
         let mut container = container;
@@ -56,8 +56,8 @@ async fn another_installation_is_seen() {
             json!({ "envFrom": [{ "secretRef": { "name": "s" } }] }),
             "",
             "warning other installations: there is an installation in second, led by c_d: both write the same objects unless their \
-             `namespaces` differ; compare its configuration, which is unknown here: namespaces = [\"not readable here\"] (environment \
-             variable FOO_CONTROLLER__NAMESPACES)",
+             `namespaces` or their `installation` differ; compare its configuration, which is unknown here: namespaces = [\"not readable \
+             here\"] (environment variable FOO_CONTROLLER__NAMESPACES)",
         ),
         (
             json!({ "args": ["--namespace", "default"] }),
@@ -92,6 +92,22 @@ async fn another_installation_is_seen() {
         assert!(found.starts_with(expected), "{found}");
     }
     kubectl("delete deployment/foo-controller lease/foo-controller -n second").await;
+    let canary = json!({ "env": [{ "name": "FOO_CONTROLLER__INSTALLATION", "value": "canary" }] });
+    apply(&deployment("canary", "second", canary)).await;
+    for (flags, expected) in [
+        (
+            &[][..],
+            "ok other installations: in second (Lease foo-controller-canary), for other objects",
+        ),
+        (
+            &["--installation=canary"],
+            "error other installations: the installation in second also serves all namespaces",
+        ),
+    ] {
+        let found = line(check, flags).await;
+        assert!(found.starts_with(expected), "{found}");
+    }
+    kubectl("delete deployment canary -n second").await;
     let beside = json!({ "args": ["--lease-name", "l", "--namespace", "default"] });
     apply(&deployment("beside", "foo-system", beside)).await;
     let found = line(check, &[]).await;

@@ -17,7 +17,7 @@ use super::{
     subject::{Doctor, Namespace, Primaries},
     verdict::{Verdict, failed, is_forbidden, skipped},
 };
-use crate::api::{failure::brief, kind::Kind};
+use crate::api::{control::other_installation, failure::brief, kind::Kind};
 
 /// Objects per page. [`PAGES`] limits the pages of one list.
 const PAGE: u32 = 500;
@@ -134,7 +134,11 @@ pub async fn primaries(doctor: &Doctor) -> Result<&BTreeMap<String, Primaries>, 
         let mut found: BTreeMap<String, Primaries> = BTreeMap::new();
         let mut take = |object: DynamicObject| {
             let namespace = object.namespace().unwrap_or_default();
-            found.entry(namespace).or_default().add(&object, now);
+            let found = found.entry(namespace).or_default();
+            match installation_of(doctor, &object) {
+                Some(other) => *found.others.entry(other.into()).or_default() += 1,
+                None => found.add(&object, now),
+            }
         };
         // Each namespace takes a request, so more than ten are listed together.
         let configured = &doctor.config.namespaces;
@@ -160,6 +164,13 @@ pub async fn primaries(doctor: &Doctor) -> Result<&BTreeMap<String, Primaries>, 
         Ok(found)
     });
     read.await.as_ref().map_err(Clone::clone)
+}
+
+/// Returns the other installation that reconciles an object. Empty: the default installation.
+pub fn installation_of(doctor: &Doctor, object: &DynamicObject) -> Option<Box<str>> {
+    let labels = object.metadata.labels.clone().unwrap_or_default();
+    let labels: Vec<_> = labels.into_iter().collect();
+    other_installation(doctor.app.group, &labels, &doctor.config.installation)
 }
 
 impl Primaries {

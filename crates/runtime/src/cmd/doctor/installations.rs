@@ -1,4 +1,5 @@
-//! Other installations in the cluster: whether they serve the same objects, or have taken over the `ClusterRoleBinding`.
+//! Other installations in the cluster: whether they serve the same objects, or have taken over the `ClusterRoleBinding`. And the
+//! objects that no installation serves.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,12 +22,12 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    cluster::{all, few, items, text, unreadable},
+    cluster::{all, few, items, primaries, text, unreadable},
     subject::Doctor,
     verdict::{Verdict, error, ok, skipped, warning, worst},
 };
 use crate::{
-    api::failure::brief,
+    api::{control::installation_label, failure::brief, kind::Kind},
     config::{self, app::App, settings::Config},
 };
 
@@ -69,15 +70,18 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
     for deployment in running {
         let place = deployment.namespace().unwrap_or_default();
         let maps = config_maps(client, &place, deployment).await;
-        let (election, namespaces) = match configured(app, deployment, &maps) {
-            Ok(config) => (election_of(&config, &place), Ok(config.namespaces)),
+        let (election, served) = match configured(app, deployment, &maps) {
+            Ok(config) => (
+                election_of(&config, &place),
+                Ok((config.installation, config.namespaces)),
+            ),
             // It probably uses the Lease of the same name.
             Err(why) => ((place, ours.1.clone()), Err(why)),
         };
         if is_same(&election, &ours) {
             is_installed = true;
         } else {
-            others.entry(election).or_default().namespaces = namespaces;
+            others.entry(election).or_default().served = served;
         }
     }
     for lease in leases {
@@ -90,6 +94,7 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
         }
     }
     // The Lease distinguishes installations in one namespace.
+    let unserved = unserved(doctor, &others).await;
     let named = others
         .into_iter()
         .map(|((place, lease), other)| match &*lease {
@@ -103,14 +108,21 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
     let shared = shared.map(|kind| kind.plural);
     let mut verdicts: Vec<Verdict> = others
         .iter()
-        .filter_map(|(place, other)| overlaps(place, other, &doctor.config.namespaces, shared))
+        .filter_map(|(place, other)| overlaps(place, other, &doctor.config, shared))
         .collect();
+    verdicts.extend(unserved);
     // An installation for certain namespaces may have RoleBindings instead.
     let needs_it = is_installed && doctor.config.namespaces.is_empty();
     verdicts.extend(is_bound(app.name, namespace, needs_it, &bindings));
+    let has_label = |other: &Other| !is_ours(other, &doctor.config);
+    let objects = if others.values().any(has_label) {
+        "objects"
+    } else {
+        "namespaces"
+    };
     Ok(worst(verdicts, || match others.len() {
         0 => ok("none"),
-        _ => ok(format!("in {}, for other namespaces", few(others.keys()))),
+        _ => ok(format!("in {}, for other {objects}", few(others.keys()))),
     }))
 }
 
@@ -119,8 +131,14 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
 struct Other {
     /// The leader's identity, while its Lease has not expired.
     holder: Option<String>,
-    /// The served namespaces; empty: all. Or why they are unknown.
-    namespaces: Result<Vec<String>, String>,
+    /// The setting `installation`, and the served namespaces; empty: all. Or why they are unknown.
+    served: Result<(String, Vec<String>), String>,
+}
+
+/// Returns whether the objects of another installation may have the label of this one.
+fn is_ours(other: &Other, ours: &Config) -> bool {
+    let served = other.served.as_ref();
+    served.map_or(true, |(installation, _)| *installation == ours.installation)
 }
 
 impl Default for Other {
@@ -128,9 +146,68 @@ impl Default for Other {
         let why = format!("no Deployment with the label {LABEL} uses its Lease");
         Self {
             holder: None,
-            namespaces: Err(why),
+            served: Err(why),
         }
     }
+}
+
+/// Returns warnings about objects whose label names an installation that does not run.
+async fn unserved(doctor: &Doctor, others: &BTreeMap<Election, Other>) -> Vec<Verdict> {
+    // Another check reports a failed list.
+    let Ok(primaries) = primaries(doctor).await else {
+        return Vec::new();
+    };
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for (name, count) in primaries.values().flat_map(|it| &it.others) {
+        *counts.entry(name).or_default() += count;
+    }
+    let mut running = BTreeSet::new();
+    let served = others.values().filter_map(|it| it.served.as_ref().ok());
+    running.extend(served.map(|(installation, _)| &**installation));
+    let mut found = Vec::new();
+    for (name, count) in counts
+        .into_iter()
+        .filter(|(name, _)| !running.contains(name))
+    {
+        if !has_leader(doctor, name).await {
+            let kind = doctor.needs.primary();
+            found.push(abandoned(doctor.app, kind, &brief(name), count));
+        }
+    }
+    found
+}
+
+/// Returns whether a replica of this installation leads anywhere in the cluster. Without the permission to find out, it may.
+async fn has_leader(doctor: &Doctor, installation: &str) -> bool {
+    let ours = &*doctor.config.leader_election.lease_name;
+    let base = ours.strip_suffix(&*doctor.config.installation);
+    let base = base.and_then(|base| base.strip_suffix('-'));
+    let mut name = base.unwrap_or(ours).to_owned();
+    if !installation.is_empty() {
+        name = format!("{name}-{installation}");
+    }
+    let leases: Api<Lease> = Api::all(doctor.client.clone());
+    let named = ListParams::default().fields(&format!("metadata.name={name}"));
+    let now = doctor.host.now();
+    let is_held = |lease: Lease| lease.spec.is_some_and(|spec| held(&spec, now).is_some());
+    let found = leases.list(&named).await;
+    found.map_or(true, |leases| leases.into_iter().any(is_held))
+}
+
+/// The warning about objects that no installation serves.
+fn abandoned(app: &App, kind: &Kind, installation: &str, count: usize) -> Verdict {
+    let (plural, label) = (kind.plural, installation_label(app.group));
+    let objects = match installation {
+        "" => format!(
+            "{count} {plural} lack the label {label}, and the default installation does not run"
+        ),
+        name => format!(
+            "{count} {plural} have the label {label}={name}, and no installation of this name runs"
+        ),
+    };
+    warning(format!(
+        "{objects}: they are not reconciled, and keep their finalizers; install it, or change the label"
+    ))
 }
 
 /// The namespace and the name of a Lease. Without an election, the name is empty.
@@ -324,24 +401,28 @@ fn held(lease: &LeaseSpec, now: Timestamp) -> Option<String> {
 
 /// Returns an error if the installation in the namespace `place` reconciles objects of this one, and a warning if it may. Each
 /// installation reconciles the objects of the cluster-scoped type `shared`.
-fn overlaps(place: &str, other: &Other, ours: &[String], shared: Option<&str>) -> Option<Verdict> {
+fn overlaps(place: &str, other: &Other, ours: &Config, shared: Option<&str>) -> Option<Verdict> {
+    if !is_ours(other, ours) {
+        return None;
+    }
     if let Some(plural) = shared {
         return Some(error(format!(
-            "the installation in {place} also serves the cluster-scoped {plural}, and both write the same objects: remove one"
+            "the installation in {place} also serves the cluster-scoped {plural}, and both write the same objects: give them \
+             different `installation`s, or remove one"
         )));
     }
-    let theirs = match &other.namespaces {
-        Ok(theirs) => theirs,
+    let theirs = match &other.served {
+        Ok((_, theirs)) => theirs,
         Err(why) => {
             let leads = other.holder.as_ref();
             let leads = leads.map_or(String::new(), |holder| format!(", led by {holder}"));
             return Some(warning(format!(
-                "there is an installation in {place}{leads}: both write the same objects unless their `namespaces` differ; compare \
-                 its configuration, which is unknown here: {why}"
+                "there is an installation in {place}{leads}: both write the same objects unless their `namespaces` or their \
+                 `installation` differ; compare its configuration, which is unknown here: {why}"
             )));
         }
     };
-    let shared = match (ours, &**theirs) {
+    let shared = match (&*ours.namespaces, &**theirs) {
         ([], []) => "all namespaces".to_owned(),
         ([], some) | (some, []) => few(some),
         (ours, theirs) => few(ours.iter().filter(|it| theirs.contains(it))),
@@ -349,7 +430,7 @@ fn overlaps(place: &str, other: &Other, ours: &[String], shared: Option<&str>) -
     (!shared.is_empty()).then(|| {
         error(format!(
             "the installation in {place} also serves {shared}, and both write the same objects: give them different \
-             `namespaces`, or remove one"
+             `namespaces` or another `installation`, or remove one"
         ))
     })
 }
@@ -519,6 +600,8 @@ mod tests {
         assert_eq!(of(&[]), election("n", "some-operator"));
         assert_eq!(of(&["--lease-name", "l"]), election("n", "l"));
         assert_eq!(of(&["--lease-namespace=m"]), election("m", "some-operator"));
+        let canary = of(&["--installation", "canary"]);
+        assert_eq!(canary, election("n", "some-operator-canary"));
         let none = of(&["--leader-election=false"]);
         assert_eq!(none, election("n", ""));
         assert!(is_same(&of(&[]), &none));
@@ -550,15 +633,33 @@ mod tests {
                 "warning there is an installation in p, led by h: both",
             ),
         ] {
-            let other = Other {
-                holder: Some("h".to_owned()),
-                namespaces: theirs.map(list).map_err(str::to_owned),
-            };
-            let verdict = overlaps("p", &other, &list(ours), None);
-            let found = verdict.map(|(grade, text)| format!("{} {text}", grade.word()));
-            let found = found.unwrap_or_default();
-            assert!(found.starts_with(expected), "{found}");
-            assert_eq!(found.is_empty(), expected.is_empty(), "{found}");
+            for (installation, is_same) in [("", true), ("canary", false)] {
+                let served = theirs.map(|it| (installation.to_owned(), list(it)));
+                let other = Other {
+                    holder: Some("h".to_owned()),
+                    served: served.map_err(str::to_owned),
+                };
+                let ours = Config {
+                    namespaces: list(ours),
+                    ..Config::shipped(&APP)
+                };
+                let expected = if is_same || theirs.is_err() {
+                    expected
+                } else {
+                    ""
+                };
+                for shared in [None, Some("clusters")] {
+                    let verdict = overlaps("p", &other, &ours, shared);
+                    let found = verdict.map(|(grade, text)| format!("{} {text}", grade.word()));
+                    let found = found.unwrap_or_default();
+                    if shared.is_some() {
+                        assert_eq!(found.is_empty(), !is_same && theirs.is_ok(), "{found}");
+                        continue;
+                    }
+                    assert!(found.starts_with(expected), "{found}");
+                    assert_eq!(found.is_empty(), expected.is_empty(), "{found}");
+                }
+            }
         }
     }
 

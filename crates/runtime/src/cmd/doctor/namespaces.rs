@@ -1,6 +1,8 @@
 //! The namespaces with primary objects: whether pods are rejected, and whether deletions are stuck. Also whether the
 //! controller's own namespace rejects its pods.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::ResourceQuota};
 use kube::{
     Api, ResourceExt as _,
@@ -36,15 +38,17 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Verdict> {
     let namespaces = namespaces(doctor).await?;
     let plural = doctor.needs.primary().plural;
     let mut found = Vec::new();
-    for (name, objects) in primaries {
-        let namespace = namespaces.iter().find(|it| it.name == *name);
+    let primaries = primaries.iter().filter(|(_, it)| it.count > 0);
+    let primaries: BTreeMap<_, _> = primaries.map(|(name, it)| (&**name, it)).collect();
+    for (name, objects) in &primaries {
+        let namespace = namespaces.iter().find(|it| it.name == **name);
         let level = namespace.and_then(|it| it.labels.get(ENFORCE));
         found.extend(level.and_then(|it| refused(doctor.app, plural, name, objects, it)));
         found.extend(failing(plural, name, objects));
     }
     let kind = doctor.needs.primary();
     if !primaries.is_empty() && !kind.is_cluster_scoped() {
-        let places: Vec<_> = primaries.keys().map(|it| &**it).collect();
+        let places: Vec<_> = primaries.keys().copied().collect();
         let written = doctor
             .needs
             .rights()

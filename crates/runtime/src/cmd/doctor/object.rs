@@ -10,13 +10,13 @@ use kube::{
 use tokio::time::timeout;
 
 use super::{
-    cluster::{api_of, few, items, text},
+    cluster::{api_of, few, installation_of, items, text},
     replica::{EXEC, Line, find},
     subject::Doctor,
     verdict::{Grade, LIMIT, Verdict, error, failed, is_forbidden, ok, skipped, warning},
 };
 use crate::{
-    api::{failure::brief, key::Key},
+    api::{control::installation_label, failure::brief, key::Key},
     telemetry::{
         object_state::{ObjectName, ObjectState, path_of},
         state::span,
@@ -28,10 +28,29 @@ pub(super) async fn examine(doctor: &Doctor, object: &Key) -> Verdict {
     let kind = doctor.needs.primary();
     let api = api_of(&doctor.client, kind, object.namespace_if_any());
     match api.get_opt(object.name()).await {
-        Ok(Some(found)) => judge(&found, doctor.host.now()),
+        Ok(Some(found)) => {
+            let verdict = judge(&found, doctor.host.now());
+            let other = installation_of(doctor, &found);
+            other.map_or(verdict, |it| elsewhere(doctor, &it))
+        }
         Ok(None) => error("it does not exist"),
         Err(error) => unreadable(&error),
     }
+}
+
+/// The verdict about an object that another installation reconciles.
+fn elsewhere(doctor: &Doctor, other: &str) -> Verdict {
+    let label = installation_label(doctor.app.group);
+    let ours = &*doctor.config.installation;
+    let name = |it: &str| match it {
+        "" => "the default installation".to_owned(),
+        name => format!("the installation {name}"),
+    };
+    warning(format!(
+        "{} reconciles it, by its label {label}; this is {}",
+        name(&brief(other)),
+        name(ours)
+    ))
 }
 
 fn unreadable(error: &kube::Error) -> Verdict {

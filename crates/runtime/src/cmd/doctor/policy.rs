@@ -103,6 +103,7 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
         holder,
     };
     let mut elsewhere = Vec::new();
+    let mut also = None;
     for binding in &bindings {
         let spec = &binding.data["spec"];
         let is_one = policies
@@ -112,10 +113,16 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
         if !is_one || of.is_empty() {
             continue;
         }
-        if record_in(client, at, of).await?.is_none() {
-            election.missing.push([at, of].map(str::to_owned));
-        } else if at != namespace {
-            elsewhere.push((text(&spec["policyName"]).to_owned(), at.to_owned()));
+        let policy = text(&spec["policyName"]);
+        match record_in(client, at, of).await? {
+            None => election.missing.push([at, of].map(str::to_owned)),
+            Some(_) if at != namespace => elsewhere.push((policy.to_owned(), at.to_owned())),
+            Some(other) if of != election.record => {
+                let account = other.get(&election.account.0);
+                let is_same = account.map_or(doctor.app.name, String::as_str) == named;
+                also = also.or(is_same.then(|| judged_by_another(&election, policy, of)));
+            }
+            Some(_) => {}
         }
     }
     // Policies of other installations, which have a record of their own.
@@ -128,10 +135,24 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
         )));
     }
     let verdict = judge(doctor.app, &election, &policies, &bindings);
+    let verdict = also.filter(|_| verdict.0 == Grade::Ok).unwrap_or(verdict);
     if verdict.0 != Grade::Ok {
         return Ok(verdict);
     }
     Ok(has_an_account(client, &election).await?.unwrap_or(verdict))
+}
+
+/// The error about a policy that judges the service account of this installation by the record of another Lease.
+fn judged_by_another(election: &Election, policy: &str, record: &str) -> Verdict {
+    let Election {
+        namespace,
+        account: (_, user),
+        ..
+    } = election;
+    error(format!(
+        "{policy} judges {user} by serviceaccount/{record} in {namespace}, the record of another Lease, and rejects each leader: \
+         give each installation a service account of its own"
+    ))
 }
 
 /// Judges the policies if the election is disabled and the namespace is unknown. No fencing record can name such a replica, so a

@@ -147,8 +147,12 @@ fn about(state: &State) -> Verdict {
         .commit
         .as_deref()
         .map(|commit| format!(" ({})", brief(commit)));
+    let installation = match &*state.installation {
+        "" => String::new(),
+        name => format!(", installation {}", brief(name)),
+    };
     ok(format!(
-        "{}, version {}{}, up for {}",
+        "{}{installation}, version {}{}, up for {}",
         brief(&state.identity),
         brief(&state.version),
         commit.unwrap_or_default(),

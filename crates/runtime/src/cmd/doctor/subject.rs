@@ -42,6 +42,8 @@ pub struct Primaries {
     pub finalizers: BTreeMap<String, usize>,
     /// The name of the first object with a condition `ReplicaFailure`, and the message of the condition.
     pub replica_failure: Option<(String, String)>,
+    /// The number of objects of each other installation. They are not part of the other fields.
+    pub others: BTreeMap<String, usize>,
 }
 
 /// A webhook of a webhook configuration.
