@@ -6,6 +6,7 @@ mod conditions;
 mod control;
 mod difference;
 mod hostile;
+mod installations;
 mod mended;
 mod rollouts;
 mod scenarios;

@@ -6,4 +6,5 @@ mod differential;
 pub mod fleet;
 pub mod foos;
 mod harness;
+pub mod installations;
 mod observers;

@@ -3,6 +3,8 @@
 
 use super::*;
 
+const INSTALLATION: &str = "samplecontroller.k8s.io/installation";
+
 /// Settings of an overlay that make the names of an installation unique.
 const OTHER_NAMES: [(&str, &str); 3] = [
     ("namespace", "elsewhere"),
@@ -265,12 +267,34 @@ impl Installation {
         path
     }
 
+    /// Returns the arguments of kubectl that delete it.
+    fn uninstall(&self) -> String {
+        let folder = self.folder.path().display();
+        format!("delete --ignore-not-found -k {folder} --timeout=60s")
+    }
+
+    /// Returns the name of the Lease that its Role permits.
+    fn lease(&self) -> &str {
+        let rules = self.objects.one("Role")["rules"].as_array().unwrap();
+        let mut names = rules
+            .iter()
+            .filter_map(|rule| rule["resourceNames"][0].as_str());
+        names.next().unwrap()
+    }
+
+    /// Returns its setting `installation`.
+    fn name(&self) -> Option<&str> {
+        let variables = self.objects.pod()["spec"]["containers"][0]["env"].as_array();
+        let mut variables = variables.unwrap().iter();
+        let set = variables.find(|it| it["name"] == "FOO_CONTROLLER__INSTALLATION");
+        set?["value"].as_str()
+    }
+
     /// Starts the controller of the pod, and waits until it leads.
     async fn leads(&self, cluster: &Cluster) -> (Controller, TempDir) {
         let kubeconfig = self.kubeconfig(cluster, true).await;
-        let lease = Config::shipped(&APP).leader_election.lease_name;
         let namespace = self.objects.namespace();
-        cluster.release_lease(namespace, &lease).await;
+        cluster.release_lease(namespace, self.lease()).await;
         let files = tempfile::tempdir().unwrap();
         let controller = Controller::spawn(|command| {
             self.objects.command(command, &files);
@@ -288,9 +312,10 @@ impl Installation {
 
     /// Checks that a new Foo gets its Deployment, and that the policy rejects writes with an unbound token of this account.
     async fn serves(&self, cluster: &Cluster, namespace: &str, foo: &str) {
+        let labels = self.name().map(|name| json!({INSTALLATION: name}));
         let object = json!({
             "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo",
-            "metadata": {"name": foo, "namespace": namespace}, "spec": {"deploymentName": foo, "replicas": 1},
+            "metadata": {"name": foo, "namespace": namespace, "labels": labels}, "spec": {"deploymentName": foo, "replicas": 1},
         });
         let create = ["create", "-f", "-"];
         let created = cluster.kubectl_stdin(&create, &object.to_string()).await;
@@ -319,19 +344,11 @@ impl Installation {
     }
 }
 
-/// docs/operations.md, "Two installations in one cluster", with its overlays. Each installation serves its own Foos under its
-/// own fencing policy. Uninstalling one does not affect the other.
-#[tokio::test]
-async fn two_installations_live_in_one_cluster() {
-    let cluster = with_controllers().await;
-    let kubectl = async |line: &str| {
-        let args: Vec<_> = line.split(' ').collect();
-        cluster.kubectl(&args).await
-    };
-    prepare(&cluster).await;
+/// Returns the overlays of a section of docs/operations.md.
+fn overlays(section: &str) -> Vec<TempDir> {
     let document = docs::document("docs/operations.md");
-    let section = document.section("Two installations in one cluster");
-    let overlays = section.text.split("\n```yaml\n").skip(1).map(|rest| {
+    let blocks = document.section(section).text.split("\n```yaml\n").skip(1);
+    let overlays = blocks.map(|rest| {
         let yaml: Value = serde_saphyr::from_str(rest.split_once("\n```").unwrap().0).unwrap();
         let folder = overlay("overlays/production", &[]);
         let mut kustomization = read(&folder);
@@ -343,8 +360,89 @@ async fn two_installations_live_in_one_cluster() {
         write(&folder, &kustomization);
         folder
     });
+    overlays.collect()
+}
+
+/// docs/operations.md, "An installation by label", with its overlay, beside an installation without a name. Both serve Foos of one
+/// namespace under their own fencing policies, and a Foo moves from one to the other.
+#[tokio::test]
+async fn an_installation_by_label_lives_beside_the_default_one() {
+    let cluster = with_controllers().await;
+    let kubectl = async |line: &str| {
+        let args: Vec<_> = line.split(' ').collect();
+        cluster.kubectl(&args).await
+    };
+    prepare(&cluster).await;
+    let usual = Installation::apply(&cluster, overlay("overlays/production", &[])).await;
+    let [canary] = <[_; 1]>::try_from(overlays("An installation by label"))
+        .ok()
+        .unwrap();
+    let canary = Installation::apply(&cluster, canary).await;
+    assert_eq!((usual.name(), usual.lease()), (None, "foo-controller"));
+    assert_eq!(
+        (canary.name(), canary.lease()),
+        (Some("canary"), "foo-controller-canary")
+    );
+    let diff = format!("diff -k {}", usual.folder.path().display());
+    assert_eq!(kubectl(&diff).await.success(), "");
+
+    let (mut one, _files) = usual.leads(&cluster).await;
+    let (mut other, _files_too) = canary.leads(&cluster).await;
+    usual.serves(&cluster, "team-a", "a").await;
+    canary.serves(&cluster, "team-a", "b").await;
+    kubectl(&format!("label foo a -n team-a {INSTALLATION}=canary"))
+        .await
+        .success();
+    assert_eq!(one.stop().await, 0);
+    kubectl("scale foo a -n team-a --replicas=2")
+        .await
+        .success();
+    eventually(DEADLINE, "the canary serves it", async || {
+        let replicas = "get deployment a -n team-a -o=jsonpath={.spec.replicas}";
+        let replicas = kubectl(replicas).await.success();
+        if replicas == "2" {
+            Ok(())
+        } else {
+            Err(replicas)
+        }
+    })
+    .await;
+    assert_eq!(other.stop().await, 0);
+    for controller in [&one, &other] {
+        assert_eq!(controller.logged("WARN") + controller.logged("ERROR"), 0);
+    }
+    for installation in [&canary, &usual] {
+        kubectl(&installation.uninstall()).await.success();
+    }
+    clean(&cluster).await;
+}
+
+/// Deletes the objects of `prepare`.
+async fn clean(cluster: &Cluster) {
+    let kubectl = async |line: &str| {
+        let args: Vec<_> = line.split(' ').collect();
+        cluster.kubectl(&args).await.success()
+    };
+    kubectl("delete namespace team-a team-b --timeout=60s").await;
+    let crds = ELSEWHERE
+        .split(',')
+        .map(|kind| kind.to_lowercase() + "s.monitoring.coreos.com");
+    let crds = crds.collect::<Vec<_>>().join(" ");
+    kubectl(&format!("delete crd foos.samplecontroller.k8s.io {crds}")).await;
+}
+
+/// docs/operations.md, "Two installations in one cluster", with its overlays. Each installation serves its own Foos under its
+/// own fencing policy. Uninstalling one does not affect the other.
+#[tokio::test]
+async fn two_installations_live_in_one_cluster() {
+    let cluster = with_controllers().await;
+    let kubectl = async |line: &str| {
+        let args: Vec<_> = line.split(' ').collect();
+        cluster.kubectl(&args).await
+    };
+    prepare(&cluster).await;
     let mut installations = Vec::new();
-    for folder in overlays {
+    for folder in overlays("Two installations in one cluster") {
         installations.push(Installation::apply(&cluster, folder).await);
     }
     let [first, second] = <[_; 2]>::try_from(installations).ok().unwrap();
@@ -357,25 +455,11 @@ async fn two_installations_live_in_one_cluster() {
     first.serves(&cluster, "team-a", "a").await;
     second.serves(&cluster, "team-b", "b").await;
 
-    let uninstall = |installation: &Installation| {
-        let folder = installation.folder.path().display();
-        format!("delete --ignore-not-found -k {folder} --timeout=60s")
-    };
     assert_eq!(one.stop().await, 0);
-    kubectl(&uninstall(&first)).await.success();
+    kubectl(&first.uninstall()).await.success();
     second.serves(&cluster, "team-b", "b-too").await;
     assert_eq!(other.stop().await, 0);
     assert_eq!(other.logged("WARN") + other.logged("ERROR"), 0);
-    kubectl(&uninstall(&second)).await.success();
-
-    kubectl("delete namespace team-a team-b --timeout=60s")
-        .await
-        .success();
-    let crds = ELSEWHERE
-        .split(',')
-        .map(|kind| kind.to_lowercase() + "s.monitoring.coreos.com");
-    let crds = crds.collect::<Vec<_>>().join(" ");
-    kubectl(&format!("delete crd foos.samplecontroller.k8s.io {crds}"))
-        .await
-        .success();
+    kubectl(&second.uninstall()).await.success();
+    clean(&cluster).await;
 }

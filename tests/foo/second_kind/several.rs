@@ -6,6 +6,7 @@ use operator_testkit::cluster::AuditEvent;
 use super::*;
 
 mod grants;
+mod installations;
 
 const USERS: [&str; 2] = ["replica-5", "replica-6"];
 

@@ -224,8 +224,9 @@ impl<V: Cached> Writer<V> {
     }
 
     /// Creates an object with the name and namespace of `key`. An object of a type that the program reconciles gets the label of
-    /// the installation. It is a POST and not an apply: an existing object that is not yet in the store is left unchanged. Only if the reconciled object controls it, and it has lost a label of the
-    /// [selector](crate::Select::labels), the label is put back.
+    /// the installation. It is a POST and not an apply: an existing object that is not yet in the store is left unchanged. Only
+    /// if the reconciled object controls it, and it has lost a label of the [selector](crate::Select::labels), the label is put
+    /// back.
     ///
     /// The namespace must be watched, and it must be the namespace of the reconciled object, unless the latter is cluster-scoped.
     /// An object elsewhere could not be owned, and its changes would trigger no reconcile.

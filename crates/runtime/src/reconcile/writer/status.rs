@@ -200,7 +200,8 @@ impl<P: Primary> Writer<P> {
     }
 
     /// Verifies with a live read that the cached object is current, apart from its metadata and status, that no user has paused
-    /// it, and that this installation still reconciles it. Use it before an action that needs a current object, and that has no precondition.
+    /// it, and that this installation still reconciles it. Use it before an action that needs a current object, and that has no
+    /// precondition.
     ///
     /// # Errors
     /// [`ApiError::Conflict`] if it is not current, or the error of the read.
