@@ -180,7 +180,7 @@ async fn a_label_without_its_installation_is_reported() {
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
         lines.collect::<Vec<_>>().join("\n")
     };
-    let gap = "warning other installations: 1 foos have the label samplecontroller.k8s.io/installation=gone, and no installation of \
+    let gap = "warning other installations 1 foos have the label samplecontroller.k8s.io/installation=gone, and no installation of \
                this name runs: they are not reconciled";
     eventually(DEADLINE, "doctor reports it", async || {
         let report = doctor(&[]).await;

@@ -394,21 +394,25 @@ async fn an_installation_by_label_lives_beside_the_default_one() {
         .await
         .success();
     assert_eq!(one.stop().await, 0);
-    kubectl("scale foo a -n team-a --replicas=2")
+    let scaled = async |replicas: &str| {
+        let scale = format!("scale foo a -n team-a --replicas={replicas}");
+        kubectl(&scale).await.success();
+        eventually(DEADLINE, "its Deployment is scaled", async || {
+            let got = "get deployment a -n team-a -o=jsonpath={.spec.replicas}";
+            let got = kubectl(got).await.success();
+            (got == replicas).then_some(()).ok_or(got)
+        })
+        .await;
+    };
+    scaled("2").await;
+    kubectl(&format!("label foo a -n team-a {INSTALLATION}-"))
         .await
         .success();
-    eventually(DEADLINE, "the canary serves it", async || {
-        let replicas = "get deployment a -n team-a -o=jsonpath={.spec.replicas}";
-        let replicas = kubectl(replicas).await.success();
-        if replicas == "2" {
-            Ok(())
-        } else {
-            Err(replicas)
-        }
-    })
-    .await;
     assert_eq!(other.stop().await, 0);
-    for controller in [&one, &other] {
+    let (mut again, _files_again) = usual.leads(&cluster).await;
+    scaled("3").await;
+    assert_eq!(again.stop().await, 0);
+    for controller in [&one, &other, &again] {
         assert_eq!(controller.logged("WARN") + controller.logged("ERROR"), 0);
     }
     for installation in [&canary, &usual] {

@@ -183,6 +183,16 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         ".last_handled_reconcile_at",
     ),
     (
+        "kubectl label foo web samplecontroller.k8s.io/installation=canary",
+        "tests/delivery/manifests/names.rs",
+        "label foo a -n team-a {INSTALLATION}=canary",
+    ),
+    (
+        "kubectl label foo web samplecontroller.k8s.io/installation-",
+        "tests/delivery/manifests/names.rs",
+        "label foo a -n team-a {INSTALLATION}-",
+    ),
+    (
         "kubectl create namespace foo-system",
         "tests/leadership/takeover.rs",
         "cluster.namespace(\"first\")",
