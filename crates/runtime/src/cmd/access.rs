@@ -48,7 +48,7 @@ pub fn declared(
     let metrics = Metrics::disconnected(app);
     let mut builder = Builder::new(host, &client, vec![None], &metrics);
     build(&mut builder);
-    builder.needs()
+    builder.needs_of_program()
 }
 
 /// Returns the `ClusterRole` with the permissions for watches, writes and events. The Role for the Lease is not part of it.

@@ -340,6 +340,22 @@ impl Builder {
         optional.map(|it| it.kind()).collect()
     }
 
+    /// Returns the requirements of a whole program. See [`needs`](Self::needs).
+    ///
+    /// # Panics
+    /// If a controller with its own settings does not exist.
+    pub(crate) fn needs_of_program(&self) -> RequiredAccess {
+        for keys in self.shared.app.controllers {
+            let mut controllers = self.access.iter();
+            assert!(
+                controllers.any(|it| it.name == keys.name),
+                "App::controllers names {:?}, but no controller has this name",
+                keys.name
+            );
+        }
+        self.needs()
+    }
+
     /// Returns the requirements for serving a namespace.
     ///
     /// # Panics
@@ -359,14 +375,6 @@ impl Builder {
                 self.access.iter().any(|it| it.primary.is_same(kind)),
                 "no controller reconciles the {} of a trigger",
                 kind.plural
-            );
-        }
-        for keys in self.shared.app.controllers {
-            let mut controllers = self.access.iter();
-            assert!(
-                controllers.any(|it| it.name == keys.name),
-                "App::controllers names {:?}, but no controller has this name",
-                keys.name
             );
         }
         for (number, informer) in self.informers.iter().enumerate() {
@@ -651,7 +659,7 @@ mod tests {
             exists::Exists,
             plain::{Dependent, Fields},
         },
-        config::app::{App, tests::APP},
+        config::app::tests::APP,
         testing::{
             Harness,
             fixtures::{Child, Parent, Parents},
@@ -764,13 +772,6 @@ mod tests {
 
     /// Returns the panic message of a controller with this declaration.
     fn refusal(ask: impl FnOnce(&mut ControllerBuilder<'_, Parent>)) -> String {
-        refusal_of(&APP, ask)
-    }
-
-    fn refusal_of(
-        app: &'static App,
-        ask: impl FnOnce(&mut ControllerBuilder<'_, Parent>),
-    ) -> String {
         let nobody = service_fn(|_: Request<Body>| async {
             Ok::<_, Infallible>(Response::new(Body::empty()))
         });
@@ -780,22 +781,8 @@ mod tests {
             ask(builder);
             parents
         };
-        let harness = catch_unwind(AssertUnwindSafe(|| Harness::new(app, &client, build)));
+        let harness = catch_unwind(AssertUnwindSafe(|| Harness::new(&APP, &client, build)));
         *harness.err().unwrap().downcast::<String>().unwrap()
-    }
-
-    /// Its settings would have no effect.
-    #[tokio::test]
-    async fn a_controller_with_its_own_settings_exists() {
-        static OTHER: App = App {
-            controllers: crate::controllers!["parents"],
-            ..APP
-        };
-        let said = refusal_of(&OTHER, |_| ());
-        assert!(
-            said.starts_with("App::controllers names \"parents\""),
-            "{said}"
-        );
     }
 
     /// The watch would not deliver each created object.

@@ -132,7 +132,7 @@ impl Controllers {
         build(&mut builder);
         builder.divide();
         let shared = Arc::clone(&builder.shared);
-        let (needs, refusals) = (builder.needs(), builder.refusals);
+        let (needs, refusals) = (builder.needs_of_program(), builder.refusals);
         let (informers, declared) = (builder.informers, builder.controllers);
         let kind = needs.primary();
         let (kinds, watches) = (needs.watched.clone(), needs.watches());

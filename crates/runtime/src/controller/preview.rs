@@ -50,7 +50,7 @@ impl Preview {
         build(&mut builder);
         builder.divide();
         let shared = Arc::clone(&builder.shared);
-        let (needs, refusals) = (builder.needs(), builder.refusals);
+        let (needs, refusals) = (builder.needs_of_program(), builder.refusals);
         let about = EventSource {
             app,
             reporter: app.reporter,

@@ -104,7 +104,7 @@ pub async fn examine(
     let namespaces = scopes(&config.namespaces);
     let mut builder = Builder::new(host, &client, namespaces.clone(), &metrics);
     build(&mut builder);
-    let mut needs = builder.needs();
+    let mut needs = builder.needs_of_program();
     let (mut key, mut is_watched) = (None, true);
     if let Some(object) = object {
         let kinds = needs.controllers.iter().map(|it| it.primary);

@@ -11,8 +11,10 @@ use crate::{
         reference::References,
         reported::{Reported, Status},
     },
+    config::app::App,
     controller::builder::Builder,
     telemetry::object_state::parse,
+    testing::Harness,
 };
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -190,16 +192,45 @@ fn api_server(
     (Client::new(service, "default"), requests)
 }
 
-fn controllers_of(client: &Client, build: impl FnOnce(&mut Builder)) -> Controllers {
+fn controllers_of(
+    app: &'static App,
+    client: &Client,
+    build: impl FnOnce(&mut Builder),
+) -> Controllers {
     Controllers::new(
         &Host::of_this_process(),
         client,
-        &Config::shipped(&APP),
+        &Config::shipped(app),
         "test".into(),
-        &Metrics::disconnected(&APP),
+        &Metrics::disconnected(app),
         &mut Health::new(&Host::of_this_process()),
         build,
     )
+}
+
+/// Only the first of these controllers exists.
+static NAMED: App = App {
+    controllers: crate::controllers!["order", "job"],
+    ..APP
+};
+
+/// The settings of the other one would have no effect.
+#[tokio::test]
+#[should_panic(expected = "App::controllers names \"job\", but no controller has this name")]
+async fn a_controller_with_its_own_settings_exists() {
+    let (client, _) = api_server(&[]);
+    drop(controllers_of(&NAMED, &client, |program| {
+        program.controller("order", |builder| Orders(builder.owns()));
+    }));
+}
+
+/// A test has only one of the controllers.
+#[tokio::test]
+async fn a_test_of_one_controller_needs_no_other() {
+    let (client, _) = api_server(&[]);
+    drop(Harness::new(&NAMED, &client, |builder| {
+        Orders(builder.owns())
+    }));
 }
 
 /// The watch reports no change after a write, because the store has the response. So the response enqueues all other objects
@@ -207,7 +238,7 @@ fn controllers_of(client: &Client, build: impl FnOnce(&mut Builder)) -> Controll
 #[tokio::test(start_paused = true)]
 async fn a_response_enqueues_the_other_referrers_of_the_controller() {
     let (client, requests) = api_server(&[("a", r#"{"after": "b"}"#), ("b", "{}")]);
-    let mut controllers = controllers_of(&client, |program| {
+    let mut controllers = controllers_of(&APP, &client, |program| {
         program.controller("order", |builder| Orders(builder.owns()));
     });
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
@@ -224,7 +255,7 @@ async fn a_response_enqueues_the_other_referrers_of_the_controller() {
 #[tokio::test(start_paused = true)]
 async fn a_controller_reconciles_what_another_one_owns() {
     let (client, requests) = api_server(&[("a", "{}")]);
-    let mut controllers = controllers_of(&client, build);
+    let mut controllers = controllers_of(&APP, &client, build);
     let (_publish, term) = channel::channel(Some(Term::unlimited()));
     let state = controllers.object_state();
     let running = tokio::spawn(async move { controllers.run(term, std::future::pending()).await });
