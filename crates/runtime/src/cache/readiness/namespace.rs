@@ -382,6 +382,14 @@ impl Table {
         self.is_listed(cell) && cell.rights != Permissions::Unknown
     }
 
+    /// Whether a cell has a [problem](Self::problem). Each change of a watch asks this about all cells, so no text is made.
+    fn has_problem(&self, cell: &Cell) -> bool {
+        let mut informers =
+            (cell.uses.iter()).map(|&(informer, scope)| &self.informers[informer][scope]);
+        let fails = informers.any(|it| it.need == Need::Required && it.failure.is_some());
+        fails || matches!(cell.rights, Permissions::Missing(_)) || !self.is_in_sync(cell)
+    }
+
     /// Returns the problem of a cell, if there is one.
     pub fn problem(&self, needs: &RequiredAccess, cell: &Cell) -> Option<Problem> {
         let informers = cell.uses.iter().map(|(informer, scope)| {
@@ -429,16 +437,16 @@ impl Table {
         grace: Duration,
     ) -> Option<Instant> {
         let kind = needs.controllers[controller].primary.kind;
-        let problem = self.problem(needs, &self.cells[controller][number]);
+        let has_problem = self.has_problem(&self.cells[controller][number]);
         let cell = &mut self.cells[controller][number];
-        let Some(problem) = problem else {
+        if !has_problem {
             if !cell.served && cell.was_served {
                 info!(namespace = cell.namespace, "{kind}s are served again");
             }
             (cell.served, cell.was_served) = (true, true);
             (cell.since, cell.asked) = (None, Duration::ZERO);
             return None;
-        };
+        }
         let end = *cell.since.get_or_insert(now) + cell.asked + grace;
         if !cell.served {
             return None;
@@ -447,9 +455,12 @@ impl Table {
             return Some(end);
         }
         cell.served = false;
+        let cell = &self.cells[controller][number];
+        let problem = self.problem(needs, cell).map(|it| it.text);
         warn!(
             namespace = cell.namespace,
-            "no longer serving {kind}s: {}", problem.text
+            "no longer serving {kind}s: {}",
+            problem.unwrap_or_default()
         );
         None
     }
