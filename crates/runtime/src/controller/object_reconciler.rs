@@ -58,6 +58,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         };
         if let Some(other) = seen.other_installation() {
             trace::decided(format!("nothing: {}", elsewhere(other)));
+            self.reconciler.paused(&self.context(key, &seen, attempt));
             return Ok(Action::Done);
         }
         let span = Span::current();

@@ -94,8 +94,8 @@ impl<P: Primary> Plan<P> {
         }
     }
 
-    /// Creates the object `key` if it is missing. An existing object is not changed. For the errors, see
-    /// [`apply`](Self::apply).
+    /// Creates the object `key` if it is missing. An existing object is not changed, except for the label of its installation. For
+    /// the errors, see [`apply`](Self::apply).
     pub fn create<V: Applied>(&mut self, writer: &Writer<V>, key: &Key, desired: &V::Desired) {
         self.apply(writer, key, desired).changes = false;
     }

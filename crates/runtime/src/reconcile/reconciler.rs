@@ -180,8 +180,9 @@ pub trait Reconciler: Send + Sync + 'static {
         nothing_to_do && !cx.has_acted()
     }
 
-    /// Called instead of [`reconcile`](Self::reconcile) while the object is [paused](Self#pauses-and-requests). For state that
-    /// other objects share: [enqueue](Context::enqueue) those that wait for it. The method must be fast and send no request.
+    /// Called instead of [`reconcile`](Self::reconcile) while the object is [paused](Self#pauses-and-requests), and when the object
+    /// has left for another installation. For state that other objects share: [enqueue](Context::enqueue) those that wait for it.
+    /// The method must be fast and send no request.
     fn paused(&self, _cx: &Context<'_, Self::Primary>) {}
 
     /// Returns the name and a sentence for each of the reconciler's own records that delay or skip a write of this object.

@@ -255,7 +255,8 @@ async fn config_maps(
     maps
 }
 
-/// Value of `namespaces` in a layer of the configuration that cannot be read. It is invalid, unless a higher layer overrides it.
+/// Value of `namespaces` in a layer of the configuration that cannot be read, and of a variable for `installation` that cannot be
+/// read. It is invalid, unless a higher layer overrides it.
 const UNREADABLE: &str = "not readable here";
 
 /// Returns the configuration of a Deployment's replicas, from the arguments, the variables and the file of its pods.
@@ -327,13 +328,12 @@ fn variables(
     container: &Value,
     maps: &BTreeMap<String, Value>,
 ) -> BTreeMap<String, String> {
-    let namespaces = format!("{}NAMESPACES", app.env_prefix());
-    let unreadable =
-        |all: &mut BTreeMap<_, _>| all.insert(namespaces.clone(), UNREADABLE.to_owned());
+    let [namespaces, installation] =
+        ["NAMESPACES", "INSTALLATION"].map(|name| app.env_prefix() + name);
     let mut all = BTreeMap::new();
     for source in items(&container["envFrom"]) {
         let Some(Value::Object(map)) = maps.get(text(&source["configMapRef"]["name"])) else {
-            unreadable(&mut all);
+            all.insert(namespaces.clone(), UNREADABLE.to_owned());
             continue;
         };
         let prefix = text(&source["prefix"]);
@@ -356,7 +356,9 @@ fn variables(
         };
         match value {
             Some(value) => drop(all.insert(name.to_owned(), value)),
-            None if name == namespaces => drop(unreadable(&mut all)),
+            None if name == namespaces || name == installation => {
+                all.insert(name.to_owned(), UNREADABLE.to_owned());
+            }
             None => {}
         }
     }
@@ -563,6 +565,11 @@ mod tests {
             (
                 json!({ "envFrom": secret }),
                 "namespaces = [\"not readable here\"] (environment variable SOME_OPERATOR__NAMESPACES)",
+            ),
+            (
+                json!({ "env": [{ "name": "SOME_OPERATOR__INSTALLATION",
+                    "valueFrom": { "secretKeyRef": { "name": "s", "key": "k" } } }] }),
+                "installation = \"not readable here\" (environment variable SOME_OPERATOR__INSTALLATION)",
             ),
             // A replica rejects an empty value.
             (

@@ -189,6 +189,19 @@ async fn an_object_comes_and_leaves() {
     }
 }
 
+/// Others may wait for state that it shares with them.
+#[tokio::test(start_paused = true)]
+async fn an_object_that_leaves_wakes_others() {
+    let api = Api::new();
+    let (_running, ..) = api.run("canary").await;
+    for job in ["jobs/woken", "jobs/b"] {
+        api.label(job, Some("canary")).await;
+    }
+    api.written();
+    api.label("jobs/b", None).await;
+    assert_eq!(api.written(), ["PUT namespaces/n/jobs/woken/status"]);
+}
+
 /// The API server selects the objects of a resource type that no other controller uses. The others are in the store.
 #[tokio::test(start_paused = true)]
 async fn only_unshared_types_are_selected() {

@@ -25,7 +25,8 @@ struct Said {
     checks: u32,
 }
 
-/// Each Order makes a Job of its name, if it has to, after the Job of another Order. Each Job is checked once a minute, and its status counts the checks.
+/// Each Order makes a Job of its name. If `after` is set, it waits for the Job of that Order. Each Job is checked once a minute, and
+/// its status counts the checks.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 struct Order {
     #[serde(default)]
@@ -111,6 +112,10 @@ impl Reconciler for Jobs {
         status.checks += 1;
         self.0.update_status(cx, seen, &status).await?;
         Ok(Action::After(Duration::from_mins(1)))
+    }
+
+    fn paused(&self, cx: &Context<'_, Custom<Job>>) {
+        cx.enqueue(cx.key().sibling("woken"));
     }
 }
 

@@ -1,5 +1,4 @@
-//! Labels that a selector requires, without which an object is not watched. And the label of the installation, without which
-//! another installation reconciles the object.
+//! Labels that a selector requires for an object to be watched, and the label that keeps an object in this installation.
 
 use kube::api::{ListParams, PatchParams};
 use serde_json::{Value, json};
@@ -14,7 +13,7 @@ use crate::{
     },
     cache::store::{ListEpoch, Snapshot},
     reconcile::{
-        context::Context,
+        context::{Context, Step},
         error::ApiError,
         writer::{disputes::Desired, history::ABSENT},
     },
@@ -99,6 +98,8 @@ impl<V: Cached> Writer<V> {
         let patch = json!({ "metadata": {
             "uid": found.uid, "resourceVersion": based_on(version.unwrap_or_default())?, "labels": lost,
         }});
+        // The object may have left this installation during the requests above.
+        cx.check_dry_run(|| Step::of::<V>("patch", key, patch.clone()))?;
         let expectation = self.store.begin_write(key);
         let params = PatchParams {
             field_manager: self.params().field_manager,

@@ -49,6 +49,24 @@ async fn a_lost_label_is_put_back() {
     assert!(maps.store().get(&key()).is_some(), "the response is stored");
 }
 
+/// The object may leave the installation while the lookup is awaited.
+#[tokio::test]
+async fn the_label_is_not_put_back_for_another_installation() {
+    let server = Server::default();
+    *server.listed.lock() = vec![map("wish", "a")];
+    let harness = selecting(&server);
+    let Granter { wishes, maps, .. } = harness.reconciler();
+    let (key, seen) = (key(), wishes.store().get(&key()).unwrap());
+    let cx = harness.context(&key, &seen);
+    let mut moved = wish(&["example.com/ours"], 2);
+    moved["metadata"]["resourceVersion"] = "5".into();
+    moved["metadata"]["labels"] = json!({ "example.com/installation": "canary" });
+    harness.apply(wishes.store(), object(&moved));
+    let failed = maps.put_labels_back(&cx, &key).await.map(drop);
+    assert_eq!(failed, Err(ApiError::Conflict));
+    assert_eq!(methods(&server.sent()), [&Method::GET]);
+}
+
 #[tokio::test]
 async fn an_unlabelled_object_of_another_controller_is_foreign() {
     let server = Server::default();
