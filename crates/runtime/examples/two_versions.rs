@@ -1,7 +1,7 @@
 //! An operator whose API has two versions with different schemas, and the conversion between them.
 //!
 //! A `Greeting` gets a `ConfigMap` of its name with its texts. Version v1 has a text for each language. The former version,
-//! v1alpha1, has one text and its language.
+//! v1alpha1, has the English text only.
 
 use std::{collections::BTreeMap, process::ExitCode};
 
@@ -44,7 +44,6 @@ type Texts = BTreeMap<String, String>;
 #[kube(namespaced, root = "Manifest", status = "Status")]
 pub(crate) struct GreetingSpec {
     /// Texts by language.
-    #[schemars(extend("minProperties" = 1))]
     pub(crate) texts: Texts,
 }
 
@@ -56,17 +55,14 @@ pub(crate) mod v1alpha1 {
     #[kube(group = "example.com", version = "v1alpha1", kind = "Greeting")]
     #[kube(namespaced, root = "Manifest", status = "Status")]
     pub(crate) struct GreetingSpec {
-        /// The text.
+        /// The English text. Empty: none.
+        #[serde(default)]
         pub(crate) text: String,
-        /// Its language.
-        #[serde(default = "english")]
-        pub(crate) language: String,
-    }
-
-    fn english() -> String {
-        "en".to_owned()
     }
 }
+
+/// The language that v1alpha1 has.
+const ENGLISH: &str = "en";
 
 /// Annotation in v1alpha1 with the texts that this version has no field for.
 const OTHER_TEXTS: &str = "example.com/v1-texts";
@@ -87,7 +83,9 @@ fn to_stored(greeting: &mut Versioned) -> Result<(), String> {
         return Ok(());
     };
     let mut texts: Texts = greeting.take(OTHER_TEXTS).unwrap_or_default();
-    texts.insert(former.language, former.text);
+    if !former.text.is_empty() {
+        texts.insert(ENGLISH.to_owned(), former.text);
+    }
     greeting.set("spec", &GreetingSpec { texts })
 }
 
@@ -95,10 +93,14 @@ fn from_stored(greeting: &mut Versioned) -> Result<(), String> {
     let Some(GreetingSpec { mut texts }) = greeting.get("spec")? else {
         return Ok(());
     };
-    // The schema requires a text. An object without one is readable nevertheless.
-    let (language, text) = texts.pop_first().unwrap_or_default();
+    // Always the same text, whatever other texts there are. Otherwise an unchanged manifest, applied again, would replace another
+    // text than before.
+    let text = texts.get(ENGLISH).cloned().unwrap_or_default();
+    if !text.is_empty() {
+        texts.remove(ENGLISH);
+    }
     greeting.keep(OTHER_TEXTS, &(!texts.is_empty()).then_some(texts))?;
-    greeting.set("spec", &v1alpha1::GreetingSpec { text, language })
+    greeting.set("spec", &v1alpha1::GreetingSpec { text })
 }
 
 type Greeting = Custom<GreetingSpec>;

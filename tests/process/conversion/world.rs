@@ -527,7 +527,7 @@ async fn use_both(
     let created = current.create(&PostParams::default(), &object).await;
     created.map_err(failed("create"))?;
     let read = former.get(&name).await.map_err(failed("get"))?;
-    if read.data["spec"] != json!({ "language": "de", "text": "Hallo" }) {
+    if read.data["spec"] != json!({ "text": format!("{round}") }) {
         return Err(format!("{name}: {read:?}"));
     }
     let patch = Patch::Merge(json!({ "metadata": { "labels": { "round": round.to_string() } } }));
