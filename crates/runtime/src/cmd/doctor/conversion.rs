@@ -23,10 +23,10 @@ use crate::api::{
 const NONE: &str = "None";
 const WEBHOOK: &str = "Webhook";
 
-/// Time limit of a list. The API server waits for the webhook for 30 s.
+/// Time limit of a read. The API server waits for the webhook for 30 s.
 const PATIENCE: Duration = Duration::from_secs(LIMIT.as_secs() / 2);
 
-/// Returns why objects cannot be read in each version, with a fix.
+/// Returns why an object cannot be read in a version, with a fix.
 pub async fn problem(
     client: &Client,
     ours: &CustomResourceDefinition,
@@ -43,13 +43,9 @@ pub async fn problem(
     if let Some(why) = webhooks::down(client, config).await {
         return Some(unavailable(&why, theirs));
     }
-    for version in ours
-        .spec
-        .versions
-        .iter()
-        .filter(|it| it.served && !it.storage)
-    {
-        let failure = timeout(PATIENCE, list(client, ours, &version.name)).await;
+    // An object that is stored in a former version is converted into the stored one as well.
+    for version in ours.spec.versions.iter().filter(|it| it.served) {
+        let failure = timeout(PATIENCE, read(client, ours, &version.name)).await;
         let failure = failure.unwrap_or_else(|_| Some(format!("no answer in {PATIENCE:?}")));
         if let Some(why) = failure {
             return Some(format!("objects cannot be read in {}: {why}", version.name));
@@ -101,15 +97,29 @@ fn unavailable(down: &Down, theirs: &DynamicObject) -> String {
     )
 }
 
-/// Lists one object in a version, which the API server converts. Returns why that fails. Without the permission, nothing is
-/// known.
-async fn list(client: &Client, crd: &CustomResourceDefinition, version: &str) -> Option<String> {
+/// Reads one object in a version, into which the API server converts it. Returns why that fails. Without the permission, nothing
+/// is known.
+async fn read(client: &Client, crd: &CustomResourceDefinition, version: &str) -> Option<String> {
     let spec = &crd.spec;
     let kind = GroupVersionKind::gvk(&spec.group, version, &spec.names.kind);
     let resource = ApiResource::from_gvk_with_plural(&kind, &spec.names.plural);
     let objects: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    match objects.list_metadata(&ListParams::default().limit(1)).await {
-        Ok(_) => None,
+    let one = async {
+        let listed = objects
+            .list_metadata(&ListParams::default().limit(1))
+            .await?;
+        // The list may come from the API server's cache, whose objects were converted before. A get does not.
+        if let Some(first) = listed.items.first() {
+            let objects: Api<DynamicObject> = match first.namespace() {
+                Some(namespace) => Api::namespaced_with(client.clone(), &namespace, &resource),
+                None => objects,
+            };
+            objects.get_metadata_opt(&first.name_any()).await?;
+        }
+        Ok(())
+    };
+    match one.await {
+        Ok(()) => None,
         Err(kube::Error::Api(status)) if matches!(status.code, 401 | 403) => None,
         Err(kube::Error::Api(status)) => Some(brief(&status.message)),
         Err(error) => Some(root_cause(&error)),
