@@ -23,7 +23,7 @@ pub(crate) struct Control {
     pub requested_at: Option<Box<str>>,
     /// The namespaces whose objects may read the object, separated by commas. `*`: all namespaces.
     granted_to: Option<Box<str>>,
-    /// The value of the label `<group>/installation`, if it is that of another installation. Empty: the default installation.
+    /// The other installation that the label `<group>/installation` names. Empty: the default installation.
     pub other_installation: Option<Box<str>>,
 }
 

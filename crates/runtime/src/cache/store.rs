@@ -364,8 +364,8 @@ impl<V: Cached> Store<V> {
         }
     }
 
-    /// Passes the change that a response to a write makes to `handler`. The watch brings no such change, because the store has it
-    /// already. The author continues with the response, but all other objects that the change affects have to learn of it.
+    /// Passes the change by a response to `handler`. The watch reports no such change, because the store already has it. The author
+    /// continues with the response; `handler` enqueues the other affected objects.
     /// `is_shared`: whether several controllers use the store.
     pub(crate) fn on_response(
         &self,
@@ -1162,8 +1162,8 @@ mod tests {
         assert_eq!(cache.apply(0, at("n", "a", 5, "e")), None);
     }
 
-    /// A response changes the store, so the handler learns of the change at once: its echo is none. A response that is not stored
-    /// is no change, because the watch will bring it.
+    /// A stored response is reported to the handler at once, and its echo is not a change. The watch will deliver a response that
+    /// is not stored.
     #[test]
     fn a_response_is_a_change_for_others() {
         let cache = listed([at("n", "a", 1, "d")]);

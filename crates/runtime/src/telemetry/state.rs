@@ -70,7 +70,7 @@ pub struct Cache {
     pub is_optional: bool,
     /// Time since the last message of the API server: an event, a part of a list, or a bookmark.
     pub age_seconds: f64,
-    /// The error of the watch, if it fails. That an optional kind is missing is none.
+    /// The error of the watch, if it fails. A missing optional kind is no error.
     pub failure: Option<String>,
 }
 

@@ -48,8 +48,8 @@ pub fn snapshot<P: Primary, V: Cached>(object: Object<V>) -> Snapshot<V> {
     Store::new(&[], owners).snapshot(object).1
 }
 
-/// Converts an object into another version of its CRD and back: it must not change, because a user may only have read it in the
-/// other version. Call this for objects of each version, best with random ones.
+/// Converts an object into another version of its CRD and back. It must not change: a read and a write back must lose nothing.
+/// Call this for objects of each version, best with random ones.
 ///
 /// # Panics
 ///

@@ -6,8 +6,8 @@
 //!
 //! - A GET of a Secret requires a Database that refers to the Secret in one of its possible states, and a possible state of the
 //!   Secret that grants the access to the namespace of the Database, or the same namespace.
-//! - A write with the fingerprint of a password requires a possible state of the Secret that grants the access, at the begin of
-//!   the reconcile or later, and a version with this password that grants it, stored before the write. The content may be older
+//! - A write with a password's fingerprint requires a possible state of the Secret since the beginning of the reconcile that grants
+//!   access, and, before the write, a stored version with this password that grants it. The content may be older
 //!   than the metadata, because reads may fail for any time.
 
 use std::collections::{BTreeMap, BTreeSet};

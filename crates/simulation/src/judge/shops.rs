@@ -228,7 +228,7 @@ fn knows_it_is_missing(case: &Case, who: Who, from: Time, until: Time) -> bool {
     let mut missing = None;
     for ((at, code), call) in answers {
         match code {
-            // A watch that was already open says nothing of the presence.
+            // An already open watch does not show that the kind exists.
             404 if at + READ <= from && !call.is_spoilt() => missing = missing.or(Some(at)),
             200 if at <= until => missing = None,
             _ => {}

@@ -273,7 +273,7 @@ fn invalid_definitions_are_refused() {
 }
 
 proptest! {
-    /// What v1alpha1 lacks is in the annotation, whatever it is.
+    /// The annotation keeps any unit, which v1alpha1 lacks.
     #[test]
     fn a_kept_value_survives_the_round_trip(number in 14_i64.., unit in any::<Option<String>>()) {
         let object = job("v1", &json!({ "size": { "number": number, "unit": unit } }));

@@ -23,8 +23,8 @@ impl<V> Snapshot<V> {
 }
 
 impl<V: Cached> Store<V> {
-    /// Returns `false` if another installation reconciles the object of this key, by its label `<group>/installation`. Also if
-    /// only the objects of this installation are watched, and this is none of them.
+    /// Returns whether this installation reconciles the object of this key, by the label `<group>/installation`. For a missing
+    /// object: `false` if only the objects of this installation are watched.
     #[must_use]
     pub fn is_served(&self, key: &Key) -> bool {
         let state = self.state.read();

@@ -72,7 +72,7 @@ pub enum Phase {
     Closing,
 }
 
-/// Serves one connection. Its end drops `phase`, by which the stop waits for all connections.
+/// Serves one connection, then drops `phase`. The stop waits until all are dropped.
 pub async fn serve(
     stream: Box<dyn Stream>,
     requests: Arc<Requests>,
@@ -203,8 +203,8 @@ fn response(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<H
     response
 }
 
-/// The body of a response, in parts: the connection takes the next part when it has sent most of the former ones. Its end returns
-/// the memory of the review, and ends the request for the time limit.
+/// The body of a response, in parts: the connection takes the next part when most of the former ones are sent. At the end, the
+/// review's memory is released, and its time limit ends.
 struct Held {
     body: Bytes,
     memory: Option<OwnedSemaphorePermit>,
