@@ -100,7 +100,7 @@ fn judge_all(arguments: &ArgMatches) -> ExitCode {
         };
         all(&chosen(named(from..from + count)), "seeds", how, check)
     };
-    let examples = || {
+    let of_others = || {
         let (from, count) = (
             number("from").unwrap_or(1),
             number("seeds").unwrap_or(1000) / 5 + 1,
@@ -132,7 +132,7 @@ fn judge_all(arguments: &ArgMatches) -> ExitCode {
     let parts: &[&dyn Fn() -> Judged] = if arguments.get_flag("exhaustive") {
         &[&scripts, &variations]
     } else {
-        &[&scripts, &faults, &responses, &again, &examples, &judged]
+        &[&scripts, &faults, &responses, &again, &of_others, &judged]
     };
     let (mut cases, mut wrong) = (0, Vec::new());
     for part in parts {
