@@ -28,7 +28,7 @@ const HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
 /// The user and the name of each installation.
 const INSTALLATIONS: [(&str, &str); 2] = [("replica-1", ""), ("replica-2", "canary")];
 const FOOS: usize = 8;
-/// Time without changes, in which no request may be sent. More than two resyncs.
+/// Time without changes and requests. More than two resyncs.
 const QUIET: Duration = Duration::from_secs(3);
 
 fn start(cluster: &Cluster, namespace: &str, (user, installation): (&str, &str)) -> Controller {

@@ -201,7 +201,7 @@ async fn the_stored_version_needs_no_webhook() {
 
 /// A controller whose objects are stored in the former version waits for the webhook, and recovers.
 ///
-/// An object that cannot be converted fails the lists of its version; the message names it. Others can be read one by one.
+/// An object that cannot be converted fails the lists of its version; the message names it. Every other object can be read alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_cannot_be_converted_is_named() {
     let mut world = World::start().await;

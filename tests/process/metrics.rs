@@ -189,7 +189,7 @@ fn labels(series: &str) -> BTreeSet<&str> {
     keys.filter(|key| *key != "le").collect()
 }
 
-/// Metrics of programs that watch optional resource types, read live or convert. This one does none of that.
+/// Metrics of programs that watch optional resource types, read live or convert. This program does not.
 const OF_OTHERS: [&str; 4] = [
     "kind_installed",
     "live_reads_total",

@@ -93,8 +93,7 @@ fn from_stored(greeting: &mut Versioned) -> Result<(), String> {
     let Some(GreetingSpec { mut texts }) = greeting.get("spec")? else {
         return Ok(());
     };
-    // Always the same text, whatever other texts there are. Otherwise an unchanged manifest, applied again, would replace another
-    // text than before.
+    // Always the same text. Otherwise an unchanged manifest, applied again, would replace another text than before.
     let text = texts.get(ENGLISH).cloned().unwrap_or_default();
     if !text.is_empty() {
         texts.remove(ENGLISH);

@@ -22,7 +22,7 @@ const CLASSES: u64 = 2;
 const SECRETS: u64 = 2;
 const BACKUPS: u64 = 2;
 
-/// Namespace of other Secrets. Databases may read those that are granted to them.
+/// Namespace of other Secrets. Databases may read the granted Secrets.
 pub const VAULT: &str = "vault";
 
 /// Values of the annotation `grant-to`. The first half grants the access to the Databases.
@@ -330,7 +330,7 @@ fn secret_path((namespace, number): Secret) -> String {
     )
 }
 
-/// Returns a reference to a Secret. Without a namespace, it is in the namespace of the Database.
+/// Returns a reference to a Secret. The default namespace is that of the Database.
 fn reference((namespace, number): Secret) -> Value {
     let mut reference = json!({ "name": secret_name(number), "namespace": null });
     if namespace != FOOS {

@@ -43,7 +43,7 @@ impl Program {
         }
     }
 
-    /// Returns the namespaces besides those of the Foos and of the controller.
+    /// Returns the namespaces that neither the Foos nor the controller use.
     pub fn namespaces(self) -> &'static [&'static str] {
         match self {
             Self::Foo | Self::Shops => &[],

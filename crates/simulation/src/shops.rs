@@ -127,7 +127,7 @@ pub fn users(plan: &mut Plan, heal: Time) {
     act(plan, at, create_with(SHOPS, CLASS));
 }
 
-/// Returns the script in which the kind appears, vanishes and appears again.
+/// Returns the script: the kind appears, vanishes and appears again.
 pub fn script() -> Plan {
     let settings = Settings {
         // No resync, so that only the events count.

@@ -312,7 +312,7 @@ impl World {
             method,
             path_and_query: path,
             content_type,
-            // Of a CRD, only the metadata is modelled.
+            // Only the metadata of a CRD is modelled.
             accept: path
                 .starts_with("/apis/apiextensions.k8s.io/")
                 .then_some(METADATA),

@@ -155,7 +155,7 @@ impl World {
         std::mem::replace(&mut self.authority, Authority::new("second"))
     }
 
-    /// Sets the `caBundle`, as another client than the one that applies the CRD.
+    /// Sets the `caBundle`, as another client than the applier of the CRD.
     pub async fn trust(&self, authorities: &[&Authority]) {
         let all: String = authorities.iter().map(|it| &*it.0.1).collect();
         let config = json!({ "caBundle": BASE64_STANDARD.encode(all) });
@@ -505,7 +505,7 @@ impl Load {
     }
 }
 
-/// One round of a user: a new object in one version, changed in the other.
+/// A round of a user: a new object in one version, changed in the other.
 async fn use_both(
     apis: &[Api<DynamicObject>; 2],
     counts: &Counts,

@@ -1,4 +1,4 @@
-//! Comparison of CRDs that appear and vanish: what clients of the CRD and of its objects observe.
+//! Comparison of CRDs that appear and vanish: the observations of clients of the CRD and of its objects.
 
 use std::{cell::Cell, time::Duration};
 
@@ -263,7 +263,7 @@ async fn a_simulated_crd_appears_and_vanishes_like_a_real_one() {
     }
 }
 
-/// Of a `StorageClass`, only the metadata is modelled.
+/// Only the metadata of a `StorageClass` is modelled.
 #[tokio::test]
 async fn the_metadata_of_a_simulated_storage_class_is_read_like_a_real_one() {
     const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";

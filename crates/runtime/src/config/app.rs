@@ -102,7 +102,7 @@ impl App {
     }
 }
 
-/// Returns all keys: the application's, those of its controllers, and the runtime's.
+/// Returns all keys: of the application, of its controllers, and of the runtime.
 pub fn keys(app: &'static App) -> impl Iterator<Item = &'static Key> {
     let of_controllers = app.controllers.iter().flat_map(|it| &it.keys);
     app.keys.iter().chain(of_controllers).chain(KEYS)

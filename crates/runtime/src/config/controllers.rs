@@ -50,7 +50,7 @@ impl Key {
     }
 }
 
-/// Settings of one controller. Default: those of the program.
+/// Settings of one controller. Default: the settings of the program.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ControllerConfig {

@@ -65,7 +65,7 @@ pub fn args(app: &'static App) -> impl Iterator<Item = Arg> {
     std::iter::once(file).chain(keys(app).map(move |key| key.arg(&defaults.plain(key))))
 }
 
-/// Names the controllers that may have their own `workers` and `resync`. A value that is not set is that of the program.
+/// Names the controllers that may have their own `workers` and `resync`. The default is the value of the program.
 ///
 /// ```
 /// use operator_runtime::{config::App, controllers};

@@ -36,7 +36,7 @@ impl<P: Primary> EventHandler<P> {
     /// Enqueues the changed object, unless its own reconcile made the change. Changes before the scope is in sync are ignored,
     /// because its initial sync covers them, and so are changes of objects of other installations.
     ///
-    /// An object that comes to this installation, or leaves it, is enqueued without regard to its backoff. The reconcile of an
+    /// An object that joins this installation, or leaves it, is enqueued without regard to its backoff. The reconcile of an
     /// object that has left only removes it from the queue.
     pub fn primary_changed(&self, scopes: &Scopes, change: &Change<P>, author: Option<&Key>) {
         if author == Some(&change.key) {

@@ -50,7 +50,7 @@ impl<P: Primary> View<'_, P> {
     ///
     /// Without such a result, the plan ends with [`ApiError::Unread`]. The runtime then sends a GET, with a timeout of 10 s, and
     /// makes the plan again. It keeps the results for all objects of the program, the last 10,000 of each resource type; watch a
-    /// type of which more objects are needed. One attempt sends at most 64 reads. A result of the attempt itself is never too
+    /// type if more objects are needed. An attempt sends at most 64 reads. A result of the attempt itself is never too
     /// old.
     ///
     /// No change of the object enqueues the reconciled one. A resync finds that a result is too old, and enqueues the reconciled

@@ -181,7 +181,7 @@ pub trait Reconciler: Send + Sync + 'static {
     }
 
     /// Called instead of [`reconcile`](Self::reconcile) while the object is [paused](Self#pauses-and-requests), and when the object
-    /// has left for another installation. For state that other objects share: [enqueue](Context::enqueue) those that wait for it.
+    /// has left for another installation. For state that other objects share: [enqueue](Context::enqueue) the objects that wait for it.
     /// The method must be fast and send no request.
     fn paused(&self, _cx: &Context<'_, Self::Primary>) {}
 

@@ -2,9 +2,9 @@
 //!
 //! A replica acts by its caches, which are late and never early. At a time `t`, the cache of a process may have any state that
 //! was stored between the last version that the process had received and read by `t` ([`Case::told`]) and the newest version at
-//! `t`. An action is a violation only if none of these states permits it:
+//! `t`. An action is a violation only if no such state permits it:
 //!
-//! - A GET of a Secret requires a Database that refers to the Secret in one of its possible states, and a possible state of the
+//! - A GET of a Secret requires a Database that refers to the Secret in a possible state, and a possible state of the
 //!   Secret that grants the access to the namespace of the Database, or the same namespace.
 //! - A write with a password's fingerprint requires a possible state of the Secret since the beginning of the reconcile that grants
 //!   access, and, before the write, a stored version with this password that grants it. The content may be older

@@ -53,7 +53,7 @@ impl Server {
         )?;
         match key.kind {
             Kind::Namespace => return terminate(store, now, request, key, &old),
-            // Another deletion is like that of any object with finalizers.
+            // Another deletion has the rules of any object with finalizers.
             Kind::CustomResourceDefinition if !metadata::is_deleting(&old) => {
                 return definition::terminate(store, now, request, key, &old);
             }

@@ -382,7 +382,7 @@ impl Table {
         self.is_listed(cell) && cell.rights != Permissions::Unknown
     }
 
-    /// Whether a cell has a [problem](Self::problem). Each change of a watch asks this about all cells, so no text is made.
+    /// Whether a cell has a [problem](Self::problem). Each change of a watch checks all cells, so no text is made.
     fn has_problem(&self, cell: &Cell) -> bool {
         let mut informers =
             (cell.uses.iter()).map(|&(informer, scope)| &self.informers[informer][scope]);

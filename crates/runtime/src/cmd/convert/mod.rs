@@ -82,7 +82,7 @@ pub async fn run(
         return Err(Error::NoConversion);
     }
     let app = metrics.app();
-    // Without a client, there is nothing to authorize a scraper with.
+    // A scraper cannot be authorized, because there is no client.
     let is_open = !config.http.metrics_auth;
     let http = crate::config::Http {
         metrics_auth: false,

@@ -97,8 +97,8 @@ fn unavailable(down: &Down, theirs: &DynamicObject) -> String {
     )
 }
 
-/// Reads one object in a version, into which the API server converts it. Returns why that fails. Without the permission, nothing
-/// is known.
+/// Reads one object in a version, into which the API server converts it. Returns why that fails. Nothing is known if the
+/// permission is missing.
 async fn read(client: &Client, crd: &CustomResourceDefinition, version: &str) -> Option<String> {
     let spec = &crd.spec;
     let kind = GroupVersionKind::gvk(&spec.group, version, &spec.names.kind);

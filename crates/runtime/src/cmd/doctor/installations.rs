@@ -177,7 +177,7 @@ async fn unserved(doctor: &Doctor, others: &BTreeMap<Election, Other>) -> Vec<Ve
     found
 }
 
-/// Returns whether a replica of this installation leads anywhere in the cluster. Without the permission to find out, it may.
+/// Returns whether a replica of this installation leads anywhere in the cluster. Returns `true` if the permission to list Leases is missing.
 async fn has_leader(doctor: &Doctor, installation: &str) -> bool {
     let ours = &*doctor.config.leader_election.lease_name;
     let base = ours.strip_suffix(&*doctor.config.installation);

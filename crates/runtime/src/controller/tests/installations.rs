@@ -189,7 +189,7 @@ async fn an_object_comes_and_leaves() {
     }
 }
 
-/// Others may wait for state that it shares with them.
+/// Another object may wait for state that both share.
 #[tokio::test(start_paused = true)]
 async fn an_object_that_leaves_wakes_others() {
     let api = Api::new();

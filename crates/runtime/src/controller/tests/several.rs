@@ -229,7 +229,7 @@ async fn a_controller_with_its_own_settings_exists() {
     }));
 }
 
-/// A test has only one of the controllers.
+/// A test has a single controller.
 #[tokio::test]
 async fn a_test_of_one_controller_needs_no_other() {
     let (client, _) = api_server(&[]);
@@ -239,7 +239,7 @@ async fn a_test_of_one_controller_needs_no_other() {
 }
 
 /// The watch reports no change after a write, because the store has the response. So the response enqueues all other objects
-/// that refer to the written object, also those of the same controller.
+/// that refer to the written object, also of the same controller.
 #[tokio::test(start_paused = true)]
 async fn a_response_enqueues_the_other_referrers_of_the_controller() {
     let (client, requests) = api_server(&[("a", r#"{"after": "b"}"#), ("b", "{}")]);
