@@ -382,33 +382,35 @@ impl Table {
         self.is_listed(cell) && cell.rights != Permissions::Unknown
     }
 
+    /// Returns the failure of a watch that the cell requires, or its missing permission.
+    fn failure<'a>(&'a self, cell: &'a Cell) -> Option<&'a Problem> {
+        let uses = cell.uses.iter();
+        let informers = uses.map(|&(informer, scope)| &self.informers[informer][scope]);
+        let required = informers.filter(|it| it.need == Need::Required);
+        let mut failures = required.filter_map(|it| it.failure.as_ref());
+        failures.next().or(match &cell.rights {
+            Permissions::Missing(problem) => Some(problem),
+            _ => None,
+        })
+    }
+
     /// Whether a cell has a [problem](Self::problem). Each change of a watch checks all cells, so no text is made.
     fn has_problem(&self, cell: &Cell) -> bool {
-        let mut informers =
-            (cell.uses.iter()).map(|&(informer, scope)| &self.informers[informer][scope]);
-        let fails = informers.any(|it| it.need == Need::Required && it.failure.is_some());
-        fails || matches!(cell.rights, Permissions::Missing(_)) || !self.is_in_sync(cell)
+        self.failure(cell).is_some() || !self.is_in_sync(cell)
     }
 
     /// Returns the problem of a cell, if there is one.
     pub fn problem(&self, needs: &RequiredAccess, cell: &Cell) -> Option<Problem> {
-        let informers = cell.uses.iter().map(|(informer, scope)| {
-            let plural = needs.watched[*informer].plural;
-            (plural, &self.informers[*informer][*scope])
-        });
-        let required = informers
-            .clone()
-            .filter(|(_, it)| it.need == Need::Required);
-        let mut failures = required.filter_map(|(_, it)| it.failure.as_ref());
-        if let Some(failure) = failures.next() {
+        if let Some(failure) = self.failure(cell) {
             return Some(failure.clone());
-        }
-        if let Permissions::Missing(problem) = &cell.rights {
-            return Some(problem.clone());
         }
         if self.is_in_sync(cell) {
             return None;
         }
+        let informers = cell.uses.iter().map(|(informer, scope)| {
+            let plural = needs.watched[*informer].plural;
+            (plural, &self.informers[*informer][*scope])
+        });
         let mut unsynced: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for (plural, informer) in informers.filter(|(_, informer)| !informer.is_ready()) {
             let places = unsynced.entry(informer.namespace.as_ref());
