@@ -38,6 +38,7 @@ use std::{
 
 use operator_testkit::api_server::{Key, Kind, Revision, Store};
 
+use converge::text;
 pub use leader::holder;
 
 use super::{
@@ -319,6 +320,22 @@ impl<'a> Case<'a> {
         let its = self.reconciles.get(key)?;
         let mut its = its.iter().rev().filter(|one| one.who == call.who);
         its.find(|one| one.begun <= call.begun).copied()
+    }
+
+    /// Returns the begin of the reconcile that sent a call about a dependent. Objects of several kinds have its name, so this is
+    /// the first reconcile that had not ended.
+    fn reconcile_begun(&self, call: &Call, namespace: &str) -> Time {
+        let name = match call.verb {
+            "create" => text(&call.body["metadata"]["name"]),
+            _ => call.name(),
+        };
+        let its = self.reconciles.get(&*format!("{namespace}/{name}"));
+        let mut its = its
+            .into_iter()
+            .flatten()
+            .filter(|one| one.who == call.who && one.ended.is_none_or(|ended| ended >= call.begun));
+        let first = its.next();
+        first.map_or(call.begun, |one| one.begun.min(call.begun))
     }
 
     /// Returns the replica's call that wrote this revision.

@@ -113,19 +113,7 @@ fn written(case: &Case, call: &Call, passwords: &Passwords<'_>) -> Option<(Key, 
     if key.namespace == namespace {
         return None;
     }
-    let name = match call.verb {
-        "create" => text(&call.body["metadata"]["name"]),
-        _ => call.name(),
-    };
-    // Objects of several kinds have this name: the first reconcile that had not ended.
-    let its = case.reconciles.get(&*format!("{namespace}/{name}"));
-    let mut its = its
-        .into_iter()
-        .flatten()
-        .filter(|one| one.who == call.who && one.ended.is_none_or(|ended| ended >= call.begun));
-    let begun = its
-        .next()
-        .map_or(call.begun, |one| one.begun.min(call.begun));
+    let begun = case.reconcile_begun(call, namespace);
     let mut states = cached(case, call, key, begun).into_iter();
     let is_granted = states.any(|it| grants(it, namespace));
     let mut versions = versions.iter();

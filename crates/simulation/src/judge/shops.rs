@@ -178,18 +178,7 @@ pub fn are_not_written(case: &Case, found: &mut Vec<Violation>) {
         if !call.is_work() {
             continue;
         }
-        let name = match call.verb {
-            "create" => text(&call.body["metadata"]["name"]),
-            _ => call.name(),
-        };
-        let its = case.reconciles.get(&*format!("{FOOS}/{name}"));
-        let mut its = its
-            .into_iter()
-            .flatten()
-            .filter(|one| one.who == call.who && one.ended.is_none_or(|ended| ended >= call.begun));
-        let begun = its
-            .next()
-            .map_or(call.begun, |one| one.begun.min(call.begun));
+        let begun = case.reconcile_begun(call, FOOS);
         if knows_it_is_missing(case, call.who, begun, call.begun) {
             found.push(Violation {
                 invariant: "I20",
