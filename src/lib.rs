@@ -4,8 +4,9 @@
 
 pub mod foo;
 
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use operator_runtime::{
-    App,
+    App, Builder,
     config::{Key, PodSecurity, Rule, WORK},
     telemetry::metrics::table::{Metric, SECTIONS},
 };
@@ -47,6 +48,17 @@ pub static APP: App = App {
         api::GROUP,
     )
 };
+
+/// Returns the CRDs of the reconciled kinds.
+#[must_use]
+pub fn crds() -> Vec<CustomResourceDefinition> {
+    vec![api::crd()]
+}
+
+/// Declares the controllers.
+pub fn build(program: &mut Builder, config: FooConfig) {
+    program.controller("foo", |builder| foo::controller(builder, config));
+}
 
 /// Returns all metrics, grouped by section.
 pub fn metrics() -> impl Iterator<Item = (&'static str, &'static [Metric])> {

@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use foo_controller::{APP, foo};
+use foo_controller::{APP, build, crds};
 
 fn main() -> ExitCode {
-    operator_runtime::main(&APP, || vec![foo::api::crd()], foo::build)
+    operator_runtime::main(&APP, crds, build)
 }

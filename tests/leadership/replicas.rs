@@ -266,7 +266,7 @@ async fn a_replica_without_the_fence() {
         &metrics,
         &mut health,
         |program| {
-            foo_controller::foo::build(program, foo);
+            foo_controller::build(program, foo);
         },
     );
     let heartbeat = health.heartbeat("leader-election");

@@ -1,6 +1,6 @@
 //! The operators that run under simulation.
 
-use foo_controller::{APP, FooConfig, api, foo};
+use foo_controller::{APP, FooConfig};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use operator_runtime::{App, Builder};
 
@@ -37,7 +37,7 @@ impl Program {
 
     pub fn crds(self) -> Vec<CustomResourceDefinition> {
         match self {
-            Self::Foo => vec![api::crd()],
+            Self::Foo => foo_controller::crds(),
             Self::Databases => several_kinds::crds(),
             Self::Shops => optional_kind::crds(),
         }
@@ -86,7 +86,7 @@ impl Program {
         };
         match self {
             Self::Foo => {
-                foo::build(builder, foo);
+                foo_controller::build(builder, foo);
             }
             Self::Databases => {
                 several_kinds::build(builder, several_kinds::NoSettings {});
