@@ -74,21 +74,26 @@ impl<'a> Desired<'a> {
 
     /// Returns further fields of a new Deployment. If the Foo does not specify replicas, they are copied from the `replaced`
     /// Deployment.
-    #[must_use]
-    pub fn initially(&self, replaced: Option<&Deployment>) -> Value {
+    pub fn initially(&self, replaced: Option<&Deployment>) -> impl Fn() -> Value + use<> {
         let replicas = self.replicas.or(replaced.map(|old| old.replicas));
-        let selector = json!({ "matchLabels": self.labels.to_map() });
-        json!({ "spec": { "replicas": replicas, "selector": selector } })
+        let labels = self.labels.clone();
+        move || {
+            let selector = json!({ "matchLabels": labels.to_map() });
+            json!({ "spec": { "replicas": replicas, "selector": selector } })
+        }
     }
 
     /// Returns the annotations of the Deployment `name` that identify the Foo and its generation.
-    #[must_use]
-    pub fn stamp(&self, name: &str) -> Value {
-        let annotations = json!({
-            GENERATION_ANNOTATION: self.foo.generation.to_string(),
-            MADE_FOR_ANNOTATION: made_for(&self.foo.uid, name),
-        });
-        json!({ "metadata": { "annotations": annotations } })
+    pub fn stamp(&self, name: &str) -> impl Fn() -> Value + use<> {
+        let (generation, uid) = (self.foo.generation, self.foo.uid.clone());
+        let name = name.to_owned();
+        move || {
+            let annotations = json!({
+                GENERATION_ANNOTATION: generation.to_string(),
+                MADE_FOR_ANNOTATION: made_for(&uid, &name),
+            });
+            json!({ "metadata": { "annotations": annotations } })
+        }
     }
 
     /// Returns [`Error::ResourceExists`] if the Foo does not control the Deployment, or [`Error::Deleting`] if it will be gone.

@@ -140,7 +140,7 @@ impl Reconciler for RelayReconciler {
         (plan.apply(&self.config_maps, key, &Configuration { data })).exactly("data");
         let spec = json!({ "selector": { "relay": key.name() }, "ports": [{ "port": port }] });
         plan.apply(&self.services, key, &Address { spec })
-            .initially(json!({ "spec": { "clusterIP": "None" } }))
+            .initially(|| json!({ "spec": { "clusterIP": "None" } }))
             .exactly("spec.ports");
         if fs::read_to_string(&place).ok() != Some(port.to_string()) {
             plan.outside(&self.finalizer, move || {

@@ -46,12 +46,12 @@ impl<P: Primary> EventHandler<P> {
             && scopes.is_in_sync(self.controller, &change.key)
         {
             let key = change.key.clone();
-            let objects = [&change.old, &change.new].into_iter().flatten();
-            let served: Vec<_> = objects.map(Snapshot::is_served).collect();
-            if !served.contains(&true) {
+            let is_served = |object: &Option<Snapshot<P>>| object.as_ref().map(Snapshot::is_served);
+            let served = [&change.old, &change.new].map(is_served);
+            if !served.contains(&Some(true)) {
                 return;
             }
-            let has_moved = served.contains(&false);
+            let has_moved = served.contains(&Some(false));
             if has_moved || has_request(change) {
                 work_queue.queue.reset(&key);
             }

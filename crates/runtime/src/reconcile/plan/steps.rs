@@ -25,6 +25,7 @@ use crate::{
 type Keep = Box<dyn FnOnce() + Send>;
 type Take = Box<dyn Fn() -> Option<Keep> + Send + Sync>;
 type Doubt = Box<dyn Fn(&Value) -> bool + Send + Sync>;
+type Make = Box<dyn Fn() -> Value + Send + Sync>;
 
 /// See [`Apply::limited`].
 struct Slots {
@@ -38,8 +39,8 @@ pub struct Apply<P> {
     pub(super) key: Key,
     /// `null` if it cannot be serialized.
     desired: Value,
-    initially: Value,
-    stamp: Value,
+    initially: Option<Make>,
+    stamp: Option<Make>,
     comparison: Comparison,
     is_doubtful: Option<Doubt>,
     slots: Option<Slots>,
@@ -59,8 +60,8 @@ impl<P: Primary> Apply<P> {
         Self {
             key: key.clone(),
             desired: V::manifest(desired).unwrap_or_default(),
-            initially: Value::Null,
-            stamp: Value::Null,
+            initially: None,
+            stamp: None,
             comparison: Comparison::of(V::KIND),
             is_doubtful: None,
             slots: None,
@@ -70,16 +71,17 @@ impl<P: Primary> Apply<P> {
         }
     }
 
-    /// Adds fields for a create. They are not compared later, so other clients may change them.
-    pub fn initially(&mut self, fields: Value) -> &mut Self {
-        self.initially = fields;
+    /// Adds fields for a create. They are not compared later, so other clients may change them. `fields` is called before each
+    /// create only.
+    pub fn initially(&mut self, fields: impl Fn() -> Value + Send + Sync + 'static) -> &mut Self {
+        self.initially = Some(Box::new(fields));
         self
     }
 
-    /// Adds fields that are sent with each create or change. They alone are no reason for a change. A list in `fields` replaces
-    /// that of the change.
-    pub fn stamp(&mut self, fields: Value) -> &mut Self {
-        self.stamp = fields;
+    /// Adds fields that are sent with each create or change. They alone are no reason for a change. A list in the fields
+    /// replaces that of the change. `fields` is called before each create or change only.
+    pub fn stamp(&mut self, fields: impl Fn() -> Value + Send + Sync + 'static) -> &mut Self {
+        self.stamp = Some(Box::new(fields));
         self
     }
 
@@ -153,10 +155,12 @@ impl<P: Primary> Apply<P> {
     /// Returns the object to create, which contains the desired fields.
     fn manifest(&self) -> Value {
         let mut manifest = json!({});
-        for part in [&self.initially, &self.desired, &self.stamp] {
-            if !part.is_null() {
-                json_patch::merge(&mut manifest, part);
-            }
+        if let Some(initially) = &self.initially {
+            json_patch::merge(&mut manifest, &initially());
+        }
+        json_patch::merge(&mut manifest, &self.desired);
+        if let Some(stamp) = &self.stamp {
+            json_patch::merge(&mut manifest, &stamp());
         }
         if let Some(rest) = self.comparison.merge_patch(&self.desired, &manifest) {
             json_patch::merge(&mut manifest, &rest);
@@ -176,8 +180,8 @@ impl<P: Primary> Apply<P> {
     /// Returns the patch with the stamp.
     fn stamped(&self, patch: &Value) -> Value {
         let mut stamped = patch.clone();
-        if !self.stamp.is_null() {
-            json_patch::merge(&mut stamped, &self.stamp);
+        if let Some(stamp) = &self.stamp {
+            json_patch::merge(&mut stamped, &stamp());
         }
         stamped
     }

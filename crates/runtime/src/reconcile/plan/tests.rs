@@ -355,8 +355,8 @@ async fn modifiers_change_what_is_sent_and_compared() {
     let (server, harness) = harness(wish(&[]), |it, _| {
         let mut plan = Plan::new();
         plan.apply(&it.maps, &key("m"), &data(json!({ "a": "1" })))
-            .initially(json!({ "data": { "once": "1" }, "immutable": false }))
-            .stamp(json!({ "metadata": { "annotations": { "by": "us" } } }))
+            .initially(|| json!({ "data": { "once": "1" }, "immutable": false }))
+            .stamp(|| json!({ "metadata": { "annotations": { "by": "us" } } }))
             .absent("data.gone");
         plan.apply(
             &it.parts,
@@ -425,11 +425,11 @@ async fn a_created_object_is_in_its_desired_state() {
         let mut plan = Plan::new();
         let desired = data(json!({ "a": "1", "null": null }));
         plan.apply(&it.maps, &key("m"), &desired)
-            .initially(json!({ "data": { "null": "x", "absent": "x", "once": "x" } }))
+            .initially(|| json!({ "data": { "null": "x", "absent": "x", "once": "x" } }))
             .absent("data.absent");
         let desired = data(json!({ "a": "1" }));
         plan.apply(&it.maps, &key("exact"), &desired)
-            .initially(json!({ "data": { "more": "x" } }))
+            .initially(|| json!({ "data": { "more": "x" } }))
             .exactly("data");
         plan
     });
@@ -449,7 +449,7 @@ async fn a_stamp_is_not_part_of_the_records_of_a_patch() {
         let mut plan = Plan::new();
         let stamp = count.fetch_add(1, SeqCst).to_string();
         plan.apply(&it.maps, &key("m"), &data(json!({ "a": "1" })))
-            .stamp(json!({ "metadata": { "annotations": { "at": stamp } } }));
+            .stamp(move || json!({ "metadata": { "annotations": { "at": stamp } } }));
         plan
     });
     let maps = &harness.reconciler().maps;
@@ -893,7 +893,7 @@ proptest! {
         let (server, harness) = harness(wish(&[]), move |it, _| {
             let mut plan = Plan::new();
             let apply = plan.apply(&it.parts, &key("p"), &PartSpec { size: wanted.clone() });
-            apply.initially(json!({ "spec": { "more": 1 } }));
+            apply.initially(|| json!({ "spec": { "more": 1 } }));
             if is_exact {
                 apply.exactly("spec.size");
             }
