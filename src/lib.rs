@@ -57,7 +57,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
 
 /// Declares the controllers.
 pub fn build(program: &mut Builder, config: FooConfig) {
-    program.controller("foo", |builder| foo::controller(builder, config));
+    foo::build(program, config);
 }
 
 /// Returns all metrics, grouped by section.

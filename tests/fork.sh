@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes a fork of the committed state in a copy, with names that share no letter with the original ones, and gives its kind a
-# Service, as in docs/make-it-yours.md. No original name is left. The fork is built, checked, tested and installed, and its demo
-# runs with the Service.
+# Service, and the program a second kind, as in docs/make-it-yours.md. No original name is left. The fork is built, checked, tested
+# and installed, and its demo runs with the Service.
 # Builds are kept in the cache beside the others; nothing else is left.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -108,6 +108,11 @@ steps=$(sed -n '/^## A Service as well/,/^```$/s/^\$ //p' docs/make-it-yours.md)
 DEMO_ONCE=1 bash -euxo pipefail -c "$steps" | tee "$caches/demo"
 grep -q "^service/$lower-sample " "$caches/demo" || fail 'no Service'
 
+say 'its second kind'
+steps=$(sed -n '/^## A second kind/,/^```$/s/^\$ //p' docs/make-it-yours.md)
+[[ $steps == *'git apply'*'make generate'* ]] || fail "the page has other steps: $steps"
+bash -euxo pipefail -c "$steps"
+
 say 'its checks'
 cargo fmt --check
 cargo clippy --locked --workspace --all-targets -- -D warnings
@@ -132,4 +137,7 @@ kubectl apply -f config/samples/$lower.yaml
 kubectl wait --for=condition=Ready --timeout=60s $lower/$lower-sample || { cat "$caches/log" >&2; fail 'not Ready'; }
 kubectl get ix,service,deployment
 kubectl get service/$lower-sample -o jsonpath='{.metadata.ownerReferences[0].kind}' | grep -qx $kind || fail 'no Service of its own'
+kubectl apply -f - <<<"{apiVersion: quux.biz/v1alpha1, kind: Greeting, metadata: {name: first}, spec: {name: Ada}}"
+kubectl wait --for=condition=Ready --timeout=60s greeting/first || { cat "$caches/log" >&2; fail 'the Greeting is not Ready'; }
+kubectl get configmap/first -o jsonpath='{.data.text}' | grep -qx 'Hello Ada!' || fail 'no ConfigMap of the Greeting'
 say 'all well'

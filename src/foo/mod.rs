@@ -15,7 +15,7 @@ use std::{num::NonZeroUsize, sync::Arc};
 
 use opentelemetry::KeyValue;
 use operator_runtime::{
-    ControllerBuilder, Store,
+    Builder, ControllerBuilder, Store,
     telemetry::{
         Metrics,
         metrics::{
@@ -60,8 +60,13 @@ pub struct FooConfig {
     pub max_rollouts: usize,
 }
 
+/// Declares the controller for Foos.
+pub fn build(program: &mut Builder, config: FooConfig) {
+    program.controller("foo", |builder| controller(builder, config));
+}
+
 /// Declares the watched resource types: Foos, and the Deployments that they own.
-pub fn controller(builder: &mut ControllerBuilder<'_, Foo>, config: FooConfig) -> FooReconciler {
+fn controller(builder: &mut ControllerBuilder<'_, Foo>, config: FooConfig) -> FooReconciler {
     let FooConfig {
         image,
         max_rollouts,

@@ -23,7 +23,11 @@ pub fn defaults(text: &str) -> String {
     let mut section = String::new();
     for line in settings.to_string().lines().filter(|line| !line.is_empty()) {
         let (setting, _) = line.split_once("  # ").unwrap_or((line, ""));
-        let Some((name, _)) = setting.split_once(" = ") else {
+        // A setting of one controller has no default of its own.
+        let unset = setting
+            .strip_prefix("# ")
+            .and_then(|it| it.split_once(" is "));
+        let Some((name, _)) = unset.or_else(|| setting.split_once(" = ")) else {
             section = setting.trim_matches(['[', ']']).to_owned() + ".";
             let _ = write!(defaults, "\n{setting}");
             continue;

@@ -265,7 +265,11 @@ const NOWHERE: &[(&str, &str)] = &[
         "there is no k3d",
     ),
     (
-        "sed -n '/^```diff/,/^```/{//!p}' docs/make-it-yours.md | git apply",
+        "sed -n '/^## A Service/,/^## Another/{/^```diff/,/^```/{//!p}}' docs/make-it-yours.md | git apply",
+        "it changes this tree",
+    ),
+    (
+        "sed -n '/^## A second kind/,/^### Kinds/{/^```diff/,/^```/{//!p}}' docs/make-it-yours.md | git apply",
         "it changes this tree",
     ),
     ("cargo fmt", "it changes this tree"),
