@@ -2,6 +2,7 @@
 //!
 //! The webhook runs as two processes behind a load balancer on loopback, which the CRD names by URL.
 
+mod managed_fields;
 mod world;
 
 use std::{collections::BTreeMap, time::Duration};

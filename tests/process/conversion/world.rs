@@ -228,6 +228,32 @@ impl World {
         let mut crd = self.crd_on_loopback();
         let versions = crd["spec"]["versions"].as_array_mut().unwrap();
         let current = versions
+    /// Installs the CRD with this version not served, or without it and the conversion.
+    pub async fn install_without(&self, version: &str, is_removed: bool) {
+        let mut crd = self.crd_on_loopback();
+        let spec = crd["spec"].as_object_mut().unwrap();
+        if is_removed {
+            spec.remove("conversion");
+        }
+        let versions = spec["versions"].as_array_mut().unwrap();
+        versions.retain_mut(|it| {
+            let is_this = it["name"] == version;
+            it["served"] = (!is_this).into();
+            !(is_this && is_removed)
+        });
+        self.install(&crd, &[]).await;
+        let path = format!("/apis/{GROUP}/{version}");
+        eventually(DEADLINE, "the version is not served", async || {
+            let listed = self.cluster.kubectl(&["get", "--raw", &path]).await;
+            if listed.stdout.contains("greetings") {
+                Err(listed.stdout)
+            } else {
+                Ok(())
+            }
+        })
+        .await;
+    }
+
             .iter_mut()
             .find(|it| it["name"] == CURRENT)
             .unwrap();

@@ -181,6 +181,13 @@ pub fn converted(
     }
 }
 
+/// Returns the version in which new objects are stored.
+pub(crate) fn storage_version(crd: &CustomResourceDefinition) -> &str {
+    let mut versions = crd.spec.versions.iter();
+    let stored = versions.find(|version| version.storage);
+    stored.map_or("", |version| &version.name)
+}
+
 fn version_of(crd: &CustomResourceDefinition) -> String {
     let first = crd.spec.versions.first();
     first.map_or_else(String::new, |version| version.name.clone())
@@ -196,6 +203,20 @@ impl Definition {
     /// Returns whether the CRD names a conversion webhook.
     pub(crate) fn is_converted(&self) -> bool {
         self.conversion.is_some()
+    }
+
+    /// Returns the version in which new objects are stored.
+    pub(crate) fn stored(&self) -> &str {
+        storage_version(&self.crd)
+    }
+
+    /// Returns the schema of a version. Null if there is none.
+    pub(crate) fn schema(&self, version: &str) -> serde_json::Value {
+        let mut versions = self.crd.spec.versions.iter();
+        let version = versions.find(|it| it.name == version);
+        let schema = version.and_then(|it| it.schema.as_ref()?.open_api_v3_schema.as_ref());
+        let schema = schema.and_then(|schema| serde_json::to_value(schema).ok());
+        schema.unwrap_or_default()
     }
 
     /// Converts an object into another version of the CRD, as the command `convert` does. For unit tests.

@@ -9,6 +9,7 @@ pub mod exists;
 pub mod failure;
 pub mod key;
 pub mod kind;
+pub mod managed_fields;
 #[rustfmt::skip] // generated
 mod merge_keys;
 pub mod names;

@@ -396,7 +396,7 @@ fn rewrite(
             let cluster = cluster.map_err(run::Error::from)?;
             let fence = FenceLayer::new(watch::channel(Some(Term::unlimited())).1, &metrics);
             let (client, ..) = cluster.fenced(&fence, &metrics);
-            Ok(migrate::migrate(&client, crds.iter().map(Definition::crd)).await?)
+            Ok(migrate::migrate(&client, crds).await?)
         };
         let ended = tokio::select! {
             ended = work => ended,

@@ -1,19 +1,21 @@
-//! The command `migrate`: rewrites the objects of a CRD in its stored version, and removes all other versions from
-//! `status.storedVersions`.
+//! The command `migrate`: rewrites the objects of a CRD and their `managedFields` in its stored version, and removes all other
+//! versions from `status.storedVersions`.
 //!
 //! An object keeps the version of its last write. The API server refuses a CRD without a version that
 //! `status.storedVersions` contains. Source: Kubernetes documentation, "Versions in `CustomResourceDefinitions`".
 //!
+//! A rewrite does not change `managedFields`. So objects that are already stored in the right version are listed as well.
+//!
 //! No election is necessary: a run that repeats another one, or that was suspended for hours, does no harm. Each write has the UID
-//! and the resourceVersion that was read. An object that changed in the meantime was rewritten by that change. The write of
-//! `storedVersions` fails if the CRD changed since before the first list.
+//! and the resourceVersion that was read. An object that changed in the meantime was rewritten by that change, but its
+//! `managedFields` are read again. The write of `storedVersions` fails if the CRD changed since before the first list.
 
 use std::time::Duration;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{
     Api, Client, ResourceExt as _,
-    api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams},
+    api::{ApiResource, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams},
     core::{GroupVersionKind, Status},
 };
 use serde_json::json;
@@ -22,7 +24,9 @@ use tracing::{error, info, warn};
 
 use crate::{
     api::{
+        conversion::{Definition, storage_version},
         failure::{brief, root_cause},
+        managed_fields::{is_former, rewritten},
         status::retry_after,
     },
     config::backoff::Backoff,
@@ -75,17 +79,14 @@ pub enum Error {
     Objects { crd: String, failed: usize },
 }
 
-/// Migrates each of the CRDs, one after the other.
+/// Migrates the objects of each CRD, one CRD after the other.
 ///
 /// # Errors
 /// The first [`Error`]. All other CRDs are migrated nevertheless.
-pub async fn migrate(
-    client: &Client,
-    crds: impl Iterator<Item = &CustomResourceDefinition>,
-) -> Result<(), Error> {
+pub async fn migrate(client: &Client, definitions: &[Definition]) -> Result<(), Error> {
     let mut result = Ok(());
-    for crd in crds {
-        let ended = Migration::new(client, crd).run().await;
+    for definition in definitions {
+        let ended = Migration::new(client, definition).run().await;
         if let (Err(error), Err(_)) = (&ended, &result) {
             error!("{error}");
         }
@@ -98,6 +99,7 @@ struct Migration<'a> {
     name: String,
     crds: Api<CustomResourceDefinition>,
     client: &'a Client,
+    definition: &'a Definition,
     resource: ApiResource,
     stored: &'a str,
 }
@@ -108,18 +110,22 @@ struct Listed {
     namespace: Option<String>,
     uid: Option<String>,
     version: Option<String>,
+    /// Whether its `managedFields` have another version than the stored one.
+    has_former: bool,
 }
 
 impl<'a> Migration<'a> {
-    fn new(client: &'a Client, ours: &'a CustomResourceDefinition) -> Self {
+    fn new(client: &'a Client, definition: &'a Definition) -> Self {
+        let ours = definition.crd();
         let spec = &ours.spec;
-        let stored = storage_version(ours);
+        let stored = definition.stored();
         let kind = GroupVersionKind::gvk(&spec.group, stored, &spec.names.kind);
         let resource = ApiResource::from_gvk_with_plural(&kind, &spec.names.plural);
         Self {
             name: ours.name_any(),
             crds: Api::all(client.clone()),
             client,
+            definition,
             resource,
             stored,
         }
@@ -128,16 +134,28 @@ impl<'a> Migration<'a> {
     async fn run(&self) -> Result<(), Error> {
         let before = self.crd().await?;
         let versions = stored_versions(&before);
-        if versions == [self.stored] {
+        let is_stored = versions == [self.stored];
+        if !is_stored {
+            info!(crd = self.name, stored = ?versions, "migrating to {}", self.stored);
+            sleep(SETTLE).await;
+        }
+        let all = self.list(|object| !is_stored || object.has_former).await?;
+        if is_stored {
+            if all.is_empty() {
+                info!(
+                    crd = self.name,
+                    "nothing to migrate: {} is the only stored version, also in managedFields",
+                    self.stored
+                );
+                return Ok(());
+            }
             info!(
                 crd = self.name,
-                "nothing to migrate: {} is the only stored version", self.stored
+                objects = all.len(),
+                "migrating managedFields to {}",
+                self.stored
             );
-            return Ok(());
         }
-        info!(crd = self.name, stored = ?versions, "migrating to {}", self.stored);
-        sleep(SETTLE).await;
-        let all = self.list().await?;
         let failed = self.rewrite(&all).await;
         if failed > 0 {
             return Err(Error::Objects {
@@ -145,7 +163,9 @@ impl<'a> Migration<'a> {
                 failed,
             });
         }
-        self.finish(&before).await?;
+        if !is_stored {
+            self.finish(&before).await?;
+        }
         info!(
             crd = self.name,
             objects = all.len(),
@@ -172,8 +192,8 @@ impl<'a> Migration<'a> {
         Ok(crd)
     }
 
-    /// Lists all objects. Objects that are created later are stored in the new version.
-    async fn list(&self) -> Result<Vec<Listed>, Error> {
+    /// Lists the objects to rewrite. Objects that are created later are stored in the new version.
+    async fn list(&self, is_due: impl Fn(&Listed) -> bool) -> Result<Vec<Listed>, Error> {
         let what = "list the objects";
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &self.resource);
         let mut all = Vec::new();
@@ -181,12 +201,14 @@ impl<'a> Migration<'a> {
         loop {
             let page = self.repeat(what, || api.list_metadata(&params)).await;
             let page = page.map_err(|error| self.failed(what, &error))?;
-            all.extend(page.items.into_iter().map(|it| Listed {
+            let listed = page.items.into_iter().map(|it| Listed {
+                has_former: self.has_former(&it.metadata),
                 name: it.name_any(),
                 namespace: it.metadata.namespace,
                 uid: it.metadata.uid,
                 version: it.metadata.resource_version,
-            }));
+            });
+            all.extend(listed.filter(&is_due));
             match page.metadata.continue_ {
                 Some(token) if !token.is_empty() => params = params.continue_token(&token),
                 _ => return Ok(all),
@@ -217,7 +239,9 @@ impl<'a> Migration<'a> {
                 let Err(error) = self.rewrite_one(object).await else {
                     continue;
                 };
-                if attempt < ATTEMPTS && is_temporary(&error) {
+                // Another client changed the object between the read and the write of its `managedFields`.
+                let is_conflict = object.has_former && is_conflict(&error);
+                if attempt < ATTEMPTS && (is_conflict || is_temporary(&error)) {
                     pause = pause.max(retry_after(&error).unwrap_or_default());
                     again.push(*object);
                     continue;
@@ -247,13 +271,23 @@ impl<'a> Migration<'a> {
         failed
     }
 
-    /// Sends a patch without changes. The API server writes the object nevertheless, because its stored form differs.
+    /// Returns whether `managedFields` have another version than the stored one.
+    fn has_former(&self, metadata: &ObjectMeta) -> bool {
+        let mut entries = metadata.managed_fields.iter().flatten();
+        entries.any(|entry| is_former(entry, &self.resource.api_version))
+    }
+
+    /// Rewrites an object in the stored version, with its `managedFields`.
     async fn rewrite_one(&self, object: &Listed) -> kube::Result<()> {
         let client = self.client.clone();
         let api: Api<DynamicObject> = match &object.namespace {
             Some(namespace) => Api::namespaced_with(client, namespace, &self.resource),
             None => Api::all_with(client, &self.resource),
         };
+        if object.has_former {
+            return self.rewrite_fields(&api, object).await;
+        }
+        // The API server writes the object without a change nevertheless, because its stored form differs.
         let metadata = json!({ "uid": object.uid, "resourceVersion": object.version });
         let patch = Patch::Merge(json!({ "metadata": metadata }));
         let params = PatchParams::default();
@@ -272,6 +306,37 @@ impl<'a> Migration<'a> {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Reads an object, and rewrites it with its `managedFields`.
+    async fn rewrite_fields(&self, api: &Api<DynamicObject>, object: &Listed) -> kube::Result<()> {
+        let now = match api.get(&object.name).await {
+            Ok(now) if now.metadata.uid == object.uid => now,
+            Ok(_) => return Ok(()),
+            Err(kube::Error::Api(read)) if is_gone(&read, object) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if !self.has_former(&now.metadata) {
+            return Ok(());
+        }
+        let (uid, version) = (now.uid(), now.resource_version());
+        let now = serde_json::to_value(now).map_err(kube::Error::SerdeError)?;
+        let mut entries = json!(rewritten(self.definition, &now));
+        if entries == json!([]) {
+            // The form that the documentation of Kubernetes gives for the removal of all entries.
+            entries = json!([{}]);
+        }
+        let metadata = json!({ "uid": uid, "resourceVersion": version, "managedFields": entries });
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        let params = PatchParams::default();
+        let written = api.patch_metadata(&object.name, &params, &patch).await?;
+        if self.has_former(&written.metadata) {
+            // It ignores entries that it cannot decode (`decodeLiveOrNew`).
+            let text = "the API server has not taken the managedFields in the stored version";
+            let status = Status::failure(text, "Invalid").with_code(422);
+            return Err(kube::Error::Api(Box::new(status)));
+        }
+        Ok(())
     }
 
     /// Sets `storedVersions`, if the CRD did not change since before the list.
@@ -338,13 +403,6 @@ impl<'a> Migration<'a> {
     }
 }
 
-/// Returns the version in which new objects are stored.
-fn storage_version(crd: &CustomResourceDefinition) -> &str {
-    let mut versions = crd.spec.versions.iter();
-    let stored = versions.find(|version| version.storage);
-    stored.map_or("", |version| &version.name)
-}
-
 fn stored_versions(crd: &CustomResourceDefinition) -> Vec<&str> {
     let status = crd.status.as_ref();
     let versions = status.and_then(|status| status.stored_versions.as_ref());
@@ -364,6 +422,10 @@ fn is_temporary(error: &kube::Error) -> bool {
         kube::Error::Api(status) => status.code == 429 || status.code >= 500,
         _ => true,
     }
+}
+
+fn is_conflict(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 409)
 }
 
 fn why(error: &kube::Error) -> String {
