@@ -6,6 +6,7 @@
 
 use std::{
     collections::BTreeMap,
+    io::{self, Write},
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
@@ -15,7 +16,11 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 };
 use kube::ResourceExt as _;
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{
+    Serializer,
+    ser::{CompactFormatter, Formatter},
+    value::RawValue,
+};
 
 use super::{crd::merged, key::Key, names::is_label};
 
@@ -228,8 +233,7 @@ impl Definition {
         object: &serde_json::Value,
         version: &str,
     ) -> Result<serde_json::Value, String> {
-        let text = to_raw_value(object).map_err(|error| error.to_string())?;
-        let converted = self.convert_text(&text, version)?;
+        let converted = self.convert_text(&raw(object)?, version)?;
         serde_json::from_str(converted.get()).map_err(|error| error.to_string())
     }
 
@@ -400,8 +404,51 @@ impl Versioned {
     }
 }
 
-fn raw<T: Serialize>(value: &T) -> Result<Box<RawValue>, String> {
-    to_raw_value(value).map_err(|error| error.to_string())
+/// Returns a value as the API server writes it in JSON.
+///
+/// # Errors
+/// It cannot be written as JSON.
+pub(crate) fn raw<T: Serialize>(value: &T) -> Result<Box<RawValue>, String> {
+    let mut text = Vec::new();
+    let mut serializer = Serializer::with_formatter(&mut text, Numbers);
+    let written = value
+        .serialize(&mut serializer)
+        .map_err(|error| error.to_string());
+    written?;
+    let text = String::from_utf8(text).map_err(|error| error.to_string())?;
+    RawValue::from_string(text).map_err(|error| error.to_string())
+}
+
+/// Writes whole numbers without a fraction, as Go does (`encoding/json`). For the API server, 1.0 is another value than 1
+/// (`json.go` of sigs.k8s.io/json): an object with the other form would get a new generation.
+struct Numbers;
+
+impl Formatter for Numbers {
+    fn write_f64<W: ?Sized + Write>(&mut self, writer: &mut W, value: f64) -> io::Result<()> {
+        match whole(value) {
+            Some(whole) => self.write_i64(writer, whole),
+            None => CompactFormatter.write_f64(writer, value),
+        }
+    }
+
+    fn write_f32<W: ?Sized + Write>(&mut self, writer: &mut W, value: f32) -> io::Result<()> {
+        match whole(value.into()) {
+            Some(whole) => self.write_i64(writer, whole),
+            None => CompactFormatter.write_f32(writer, value),
+        }
+    }
+}
+
+/// Returns a float as an integer, if it is one.
+fn whole(value: f64) -> Option<i64> {
+    // From 2^63 on, the API server reads a number without a fraction as a float as well.
+    const END: f64 = 9_223_372_036_854_775_808.0;
+    let is_whole = value.fract() == 0.0 && value.abs() < END;
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "it is whole and in the range"
+    )]
+    is_whole.then_some(value as i64)
 }
 
 #[cfg(test)]

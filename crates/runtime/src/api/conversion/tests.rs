@@ -151,6 +151,36 @@ fn only_converted_members_change() {
     }
 }
 
+/// A function that reads a number as a float writes it as the API server does. Otherwise, the object would get a new generation.
+#[test]
+fn whole_numbers_have_no_fraction() {
+    for (number, text) in [
+        (1.0, "1"),
+        (-3.0, "-3"),
+        (-0.0, "0"),
+        (0.5, "0.5"),
+        (9e18, "9000000000000000000"),
+        (1e19, "1e+19"),
+        (f64::NAN, "null"),
+    ] {
+        assert_eq!(raw(&[number]).unwrap().get(), format!("[{text}]"));
+    }
+    assert_eq!(raw(&[2_f32, 0.1]).unwrap().get(), "[2,0.1]");
+    let text = r#"{"apiVersion":"example.com/v1","kind":"Job","metadata":{"name":"a"},"spec":1}"#;
+    let former = Version {
+        crd: crd("v1alpha1"),
+        to_stored: |job| job.set("spec", &job.get::<f64>("spec")?),
+        from_stored: |job| job.set("spec", &job.get::<f64>("spec")?),
+    };
+    let jobs = converted(crd("v1"), &service(), [former]);
+    let text = RawValue::from_string(text.to_owned()).unwrap();
+    let former = jobs.convert_text(&text, "v1alpha1").unwrap();
+    assert_eq!(jobs.convert_text(&former, "v1").unwrap().get(), text.get());
+    for spec in [json!(1), json!(1.0), json!(0.5)] {
+        crate::testing::assert_lossless(&jobs, &job("v1", &spec), "v1alpha1");
+    }
+}
+
 #[test]
 fn two_other_versions_are_converted_through_the_stored_one() {
     let text = jobs().convert(&job("v1alpha1", &json!({ "size": 3 })), "v1beta1");
