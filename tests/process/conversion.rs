@@ -2,6 +2,7 @@
 //!
 //! The webhook runs as two processes behind a load balancer on loopback, which the CRD names by URL.
 
+mod clients;
 mod managed_fields;
 mod world;
 

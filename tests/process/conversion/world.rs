@@ -53,6 +53,11 @@ impl Authority {
         let text = pem("CERTIFICATE", certificate.der());
         Self(Arc::new((Issuer::new(params, key), text)))
     }
+
+    /// Returns its certificate.
+    pub fn pem(&self) -> &str {
+        &self.0.1
+    }
 }
 
 fn pem(tag: &str, der: &[u8]) -> String {
@@ -70,7 +75,7 @@ pub struct World {
     pub webhooks: Vec<Controller>,
     /// Addresses of the webhooks that get new connections.
     route: Arc<Mutex<Vec<SocketAddr>>>,
-    addresses: Vec<SocketAddr>,
+    pub addresses: Vec<SocketAddr>,
     port: u16,
     _balancer: JoinSet<()>,
 }
@@ -223,11 +228,6 @@ impl World {
             .await;
     }
 
-    /// Lets v1 have any spec.
-    pub async fn loosen(&self) {
-        let mut crd = self.crd_on_loopback();
-        let versions = crd["spec"]["versions"].as_array_mut().unwrap();
-        let current = versions
     /// Installs the CRD with this version not served, or without it and the conversion.
     pub async fn install_without(&self, version: &str, is_removed: bool) {
         let mut crd = self.crd_on_loopback();
@@ -254,6 +254,11 @@ impl World {
         .await;
     }
 
+    /// Lets v1 have any spec.
+    pub async fn loosen(&self) {
+        let mut crd = self.crd_on_loopback();
+        let versions = crd["spec"]["versions"].as_array_mut().unwrap();
+        let current = versions
             .iter_mut()
             .find(|it| it["name"] == CURRENT)
             .unwrap();

@@ -1,4 +1,12 @@
 //! The HTTP server of the webhook: bounded memory, bounded time, and connections that stay open.
+//!
+//! Its memory is limited by construction, below the limit of the container in `deploy/conversion`:
+//!
+//! | | MiB |
+//! |---|---|
+//! | reviews: [`MEMORY`] + [`MAX_BODY`], each as its body, the converted objects and the response | 3 × 48 |
+//! | connections: [`LIMITS`] × ([`BUFFER`] for reads, as much for writes, and as much for each direction of TLS) | 64 |
+//! | the program | 12 |
 
 use std::{
     convert::Infallible,
@@ -22,7 +30,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
-    time::{Instant, interval},
+    time::{Instant, interval, timeout},
 };
 
 use super::review::Reviews;
@@ -32,7 +40,8 @@ use crate::{
 };
 
 /// The connections last until the API server closes them. It keeps 25 idle ones for each URL, and its requests in flight are
-/// limited to 600 (`--max-requests-inflight` and `--max-mutating-requests-inflight`).
+/// limited to 600 (`--max-requests-inflight` and `--max-mutating-requests-inflight`). A client with more connections than others
+/// cannot exclude them.
 pub const LIMITS: Limits = Limits {
     connections: 1024,
     lifetime: Duration::MAX,
@@ -40,27 +49,31 @@ pub const LIMITS: Limits = Limits {
 
 /// Maximum size of a review in bytes. The API server stores objects of up to 1.5 MiB (etcd), and sends a review for each object
 /// that it reads or writes. A review of several objects is allowed, but version 1.36 sends none.
-const MAX_BODY: usize = 32 << 20;
+const MAX_BODY: usize = 16 << 20;
 
-/// Maximum size of all reviews in progress, in KiB. Further ones wait. Together with the responses, memory stays below three
-/// times this.
-const MEMORY: usize = 64 << 10;
+/// Maximum size of the received parts of all reviews in progress, in KiB. Further parts wait. One more review at a time gets
+/// [`MAX_BODY`] beyond this: otherwise, reviews that have arrived in part could wait for each other.
+const MEMORY: usize = 32 << 10;
 
 /// Maximum size of the request line and all headers in bytes, and of the read buffer.
-const BUFFER: usize = 128 << 10;
+const BUFFER: usize = 16 << 10;
 
 /// Size of the parts of a response in bytes.
-const PART: usize = 64 << 10;
+const PART: usize = BUFFER;
 
 /// Time limit for the next request on a connection. Longer than the API server keeps an idle connection (90 s), so that it is
 /// the one to close it.
 const IDLE: Duration = Duration::from_mins(2);
 
-/// Time limit of a request until the end of its response. The API server waits as long (`webhook/authentication.go`).
+/// Time limit of a request until its response. The API server waits as long (`webhook/authentication.go`).
 const REQUEST: Duration = Duration::from_secs(30);
 
-/// Interval of the check of [`REQUEST`].
-const WATCHDOG: Duration = Duration::from_secs(5);
+/// Time limit for a client to send the body of its request, and again to read the response. The API server has both in memory.
+/// The time in which a request waits for memory does not count.
+const CLIENT: Duration = Duration::from_secs(5);
+
+/// Interval of the check of the time limits.
+const WATCHDOG: Duration = Duration::from_secs(1);
 
 /// State of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,8 +97,9 @@ pub async fn serve(
         let (requests, busy) = (Arc::clone(&requests), Arc::clone(&busy));
         let current = current.clone();
         async move {
-            *busy.lock() = Some(Instant::now());
+            *busy.lock() = Some(Instant::now() + REQUEST);
             let mut response = requests.answer(request).await;
+            *busy.lock() = Some(Instant::now() + CLIENT);
             if *current.borrow() != Phase::Serving {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(CONNECTION, close);
@@ -114,8 +128,8 @@ pub async fn serve(
                 connection.as_mut().graceful_shutdown();
             }
             _ = watchdog.tick() => {
-                let since = *busy.lock();
-                if since.is_some_and(|since: Instant| since.elapsed() > REQUEST) {
+                let until = *busy.lock();
+                if until.is_some_and(|until| Instant::now() > until) {
                     return;
                 }
             }
@@ -126,7 +140,18 @@ pub async fn serve(
 /// The reviews, and the memory for them.
 pub struct Requests {
     reviews: Reviews,
+    /// Its permits are KiB of [`MEMORY`].
     memory: Arc<Semaphore>,
+    /// Its only permit is [`MAX_BODY`] beyond that.
+    last: Arc<Semaphore>,
+}
+
+/// The memory of one review.
+#[derive(Default)]
+struct Memory {
+    shared: Option<OwnedSemaphorePermit>,
+    /// The rest of the review needs no more.
+    last: Option<OwnedSemaphorePermit>,
 }
 
 impl Requests {
@@ -134,6 +159,40 @@ impl Requests {
         Self {
             reviews,
             memory: Arc::new(Semaphore::new(MEMORY)),
+            last: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    #[cfg(test)]
+    pub fn take_all_memory(&self) -> [OwnedSemaphorePermit; 2] {
+        let all = u32::try_from(MEMORY).unwrap_or(u32::MAX);
+        let shared = Arc::clone(&self.memory).try_acquire_many_owned(all);
+        let last = Arc::clone(&self.last).try_acquire_owned();
+        [shared, last].map(|permit| permit.expect("nothing is in use"))
+    }
+
+    /// Waits until there is memory for a review of `size` bytes.
+    async fn grow(&self, memory: &mut Memory, size: usize) {
+        let held = memory
+            .shared
+            .as_ref()
+            .map_or(0, OwnedSemaphorePermit::num_permits);
+        let more = size.div_ceil(1024).saturating_sub(held);
+        let Ok(more) = u32::try_from(more) else {
+            return;
+        };
+        if more == 0 || memory.last.is_some() {
+            return;
+        }
+        // The semaphores are never closed.
+        tokio::select! {
+            biased;
+            Ok(more) = Arc::clone(&self.memory).acquire_many_owned(more) => match &mut memory.shared {
+                Some(shared) => shared.merge(more),
+                shared => *shared = Some(more),
+            },
+            Ok(last) = Arc::clone(&self.last).acquire_owned() => memory.last = Some(last),
+            else => {}
         }
     }
 
@@ -150,17 +209,21 @@ impl Requests {
             response.headers_mut().insert(ALLOW, allow);
             return response;
         }
-        let length = request.body().size_hint().exact();
-        let length = length.and_then(|length| usize::try_from(length).ok());
-        let length = length.unwrap_or(MAX_BODY);
-        if length > MAX_BODY {
+        if request.body().size_hint().lower() > MAX_BODY as u64 {
             return too_large();
         }
-        let kibibytes = u32::try_from(length.div_ceil(1024).max(1)).unwrap_or(u32::MAX);
-        let memory = Arc::clone(&self.memory).acquire_many_owned(kibibytes).await;
         let mut body = request.into_body();
+        let mut memory = Memory::default();
         let mut review = Vec::new();
-        while let Some(frame) = body.frame().await {
+        let mut left = CLIENT;
+        loop {
+            let waiting = Instant::now();
+            let Ok(frame) = timeout(left, body.frame()).await else {
+                let text = format!("the body took longer than {} s\n", CLIENT.as_secs());
+                return self::text(StatusCode::REQUEST_TIMEOUT, text);
+            };
+            left = left.saturating_sub(waiting.elapsed());
+            let Some(frame) = frame else { break };
             let Ok(frame) = frame else {
                 let text = "the body ended too early\n".to_owned();
                 return self::text(StatusCode::BAD_REQUEST, text);
@@ -171,13 +234,14 @@ impl Requests {
             if review.len() + data.len() > MAX_BODY {
                 return too_large();
             }
+            self.grow(&mut memory, review.len() + data.len()).await;
             review.extend_from_slice(&data);
         }
         let mut response = match self.reviews.answer(&review).await {
             Ok(review) => response(StatusCode::OK, "application/json", review),
             Err(error) => text(StatusCode::BAD_REQUEST, format!("{error}\n")),
         };
-        response.body_mut().memory = memory.ok();
+        response.body_mut().memory = memory;
         response
     }
 }
@@ -194,7 +258,7 @@ fn text(status: StatusCode, text: String) -> Response<Held> {
 fn response(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<Held> {
     let mut response = Response::new(Held {
         body: body.into(),
-        memory: None,
+        memory: Memory::default(),
         busy: None,
     });
     *response.status_mut() = status;
@@ -207,7 +271,7 @@ fn response(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<H
 /// review's memory is released, and its time limit ends.
 struct Held {
     body: Bytes,
-    memory: Option<OwnedSemaphorePermit>,
+    memory: Memory,
     busy: Option<Arc<Mutex<Option<Instant>>>>,
 }
 

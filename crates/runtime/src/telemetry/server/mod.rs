@@ -38,6 +38,7 @@ use tokio::{
     task::{AbortHandle, JoinSet},
     time::{sleep, timeout},
 };
+use tokio_rustls::rustls::ServerConnection;
 use tracing::{info, warn};
 
 use super::{
@@ -83,6 +84,9 @@ const BACKLOG: u32 = 1024;
 const HEADERS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum size of the request line and all headers in bytes: enough for any token.
 const HEADERS: usize = 16 * 1024;
+
+/// Maximum size of the unsent data of a TLS connection in bytes: one record.
+const TLS_BUFFER: usize = 16 * 1024;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
@@ -364,7 +368,9 @@ async fn secured(
     let Some(tls) = tls else {
         return Some(Box::new(stream));
     };
-    let stream = timeout(HEADERS_TIMEOUT, tls.accept(stream)).await.ok()?;
+    let limited = |connection: &mut ServerConnection| connection.set_buffer_limit(Some(TLS_BUFFER));
+    let handshake = tls.accept_with(stream, limited);
+    let stream = timeout(HEADERS_TIMEOUT, handshake).await.ok()?;
     Some(Box::new(stream.ok()?))
 }
 
