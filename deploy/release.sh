@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # release.sh IMAGE FOLDER: writes the files of a release into FOLDER. Needs kubectl.
 # - install.yaml: deploy/ with IMAGE (REGISTRY/NAME@DIGEST, as printed by push.sh).
+# - conversion.yaml: deploy/conversion with IMAGE, only if the CRD names the conversion webhook. The notes install it first.
 # - notes.md: the section of CHANGELOG.md for the version in Cargo.toml, and the commands to verify, install and uninstall the release. RELEASE_LINKS,
 #   if set, is put before links into this repository. Without such a section, only install.yaml is written, and the script fails.
 set -euo pipefail
@@ -11,11 +12,26 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 overlay=$(mktemp -d)
 trap 'rm -rf "$overlay"' EXIT
-cat >"$overlay/kustomization.yaml" <<EOF
-resources: ["$(realpath --relative-to "$overlay" deploy)"]
-images: [{name: foo-controller, newName: "${image%@*}", digest: "${image#*@}"}]
-EOF
-kubectl kustomize "$overlay" >"$folder/install.yaml"
+cp deploy/base/namespace.yaml "$overlay"
+render() { # RESOURCE...
+  {
+    printf 'images: [{name: foo-controller, newName: "%s", digest: "%s"}]\nresources:\n' "${image%@*}" "${image#*@}"
+    printf -- '- %s\n' "$@"
+  } >"$overlay/kustomization.yaml"
+  kubectl kustomize "$overlay"
+}
+deploy=$(realpath --relative-to "$overlay" deploy)
+render "$deploy" >"$folder/install.yaml"
+if grep -q '^ *strategy: Webhook$' deploy/crd.yaml; then
+  render namespace.yaml "$deploy/conversion" >"$folder/conversion.yaml"
+  verify='
+$ cosign verify-blob --key cosign.pub --insecure-ignore-tlog --bundle conversion.yaml.sigstore.json conversion.yaml'
+  first='
+$ kubectl apply -f conversion.yaml
+$ kubectl wait -n foo-system --for=condition=Available --timeout=5m deployment/foo-controller-conversion'
+  last='
+$ kubectl delete --ignore-not-found -f conversion.yaml'
+fi
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
 notes=$(awk -v heading="## $version - " '/^## / { ours = index($0, heading) == 1; next } ours' CHANGELOG.md)
@@ -27,8 +43,8 @@ To install it, with cosign 3 (the signatures are Sigstore bundles, which version
 [.github/cosign.pub](${RELEASE_LINKS-}.github/cosign.pub) as \`cosign.pub\`:
 
 \`\`\`console
-$ cosign verify-blob --key cosign.pub --insecure-ignore-tlog --bundle install.yaml.sigstore.json install.yaml
-$ cosign verify --key cosign.pub --insecure-ignore-tlog -a version=$version $image
+$ cosign verify-blob --key cosign.pub --insecure-ignore-tlog --bundle install.yaml.sigstore.json install.yaml${verify-}
+$ cosign verify --key cosign.pub --insecure-ignore-tlog -a version=$version $image${first-}
 $ kubectl apply -f install.yaml
 \`\`\`
 
@@ -37,7 +53,7 @@ Deployments may stay and run on.
 
 \`\`\`console
 $ kubectl delete foos --all --all-namespaces --cascade=foreground
-$ kubectl delete --ignore-not-found -f install.yaml
+$ kubectl delete --ignore-not-found -f install.yaml${last-}
 \`\`\`
 
 To keep the Foos and their Deployments, delete everything except the CRD instead:

@@ -406,61 +406,126 @@ fn manifests_docs_and_changelog_have_the_same_version() {
     }
 }
 
+/// A copy of the files that deploy/release.sh reads.
+struct Copy {
+    folder: TempDir,
+    path: String,
+    image: String,
+}
+
+impl Copy {
+    fn new() -> Self {
+        let build = root().join("crates/testkit/src/cluster/build.sh");
+        let bin = run(root(), build.to_str().unwrap(), &[]);
+        let folder = tempfile::tempdir().unwrap();
+        let from = ["deploy", "config", "Cargo.toml", "CHANGELOG.md"].map(|name| root().join(name));
+        let from: Vec<_> = from.iter().map(|path| path.to_str().unwrap()).collect();
+        let to = folder.path().to_str().unwrap();
+        run(root(), "cp", &[&["-r"], &from[..], &[to]].concat());
+        Self {
+            folder,
+            path: format!("{}:{}", bin.trim_end(), std::env::var("PATH").unwrap()),
+            image: format!("registry.example/it@{}", sha256(b"it")),
+        }
+    }
+
+    /// Runs deploy/release.sh. Returns whether it succeeded, and its error.
+    fn release(&self) -> (bool, String) {
+        let output = Command::new("deploy/release.sh")
+            .args([&self.image, "."])
+            .current_dir(self.folder.path())
+            .env("RELEASE_LINKS", "https://git.example/blob/it/")
+            .env("PATH", &self.path)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        (output.status.success(), said)
+    }
+
+    fn exists(&self, name: &str) -> bool {
+        self.folder.path().join(name).exists()
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.folder.path().join(name)).unwrap()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.folder.path().join(name), text).unwrap();
+    }
+
+    /// Adds a section for the version to the changelog.
+    fn describe(&self) {
+        let heading = format!("## {} - ", env!("CARGO_PKG_VERSION"));
+        let released = format!(
+            "## Unreleased\n\n{heading}2026-01-01\n\n[All](docs/foo.md) of it.\n\n## 0.0.1 - 2025-01-01\n"
+        );
+        let changes = self.read("CHANGELOG.md").replace(&heading, "## 0 - ");
+        self.write(
+            "CHANGELOG.md",
+            &changes.replace("## Unreleased\n", &released),
+        );
+    }
+
+    /// Returns the objects of a manifest.
+    fn objects(&self, name: &str) -> Vec<Value> {
+        serde_saphyr::from_multiple(&self.read(name)).unwrap()
+    }
+}
+
+/// An operator whose CRD names the conversion webhook has a manifest of it, which the notes install first.
+#[test]
+fn a_release_with_a_conversion_has_its_webhook() {
+    let copy = Copy::new();
+    copy.describe();
+    let crd = copy.read("deploy/crd.yaml") + "  conversion:\n    strategy: Webhook\n";
+    copy.write("deploy/crd.yaml", &crd);
+    let (done, said) = copy.release();
+    assert!(done, "{said}");
+    let objects = copy.objects("conversion.yaml");
+    let of = |kind: &str| {
+        objects
+            .iter()
+            .find(|object| object["kind"] == kind)
+            .unwrap()
+    };
+    assert_eq!(of("Namespace")["metadata"]["name"], "foo-system");
+    let containers = &of("Deployment")["spec"]["template"]["spec"]["containers"];
+    assert_eq!(containers[0]["image"], *copy.image);
+    let notes = copy.read("notes.md");
+    let wait = documented("kubectl wait -n foo-system --for=condition=Available ");
+    let install = format!(
+        "\n$ kubectl apply -f conversion.yaml\n$ {wait}\n$ kubectl apply -f install.yaml\n"
+    );
+    assert!(notes.contains(&install), "{notes}");
+    let verify = documented("cosign verify-blob ").replace("install", "conversion");
+    assert!(notes.contains(&format!("\n$ {verify}\n")), "{notes}");
+}
+
 /// deploy/release.sh, which the workflow of a tag runs: it writes the manifest that installs the image by digest, and the
 /// notes. It fails without a section in the changelog. The workflow signs with the documented commands.
 #[test]
 fn a_release_has_its_notes_and_manifest() {
-    let build = root().join("crates/testkit/src/cluster/build.sh");
-    let bin = run(root(), build.to_str().unwrap(), &[]);
-    let copy = tempfile::tempdir().unwrap();
-    let from = ["deploy", "config", "Cargo.toml", "CHANGELOG.md"].map(|name| root().join(name));
-    let from: Vec<_> = from.iter().map(|path| path.to_str().unwrap()).collect();
-    let to = copy.path().to_str().unwrap();
-    run(root(), "cp", &[&["-r"], &from[..], &[to]].concat());
-    let image = format!("registry.example/it@{}", sha256(b"it"));
-    let release = || {
-        let output = Command::new("deploy/release.sh")
-            .args([&image, "."])
-            .current_dir(copy.path())
-            .env("RELEASE_LINKS", "https://git.example/blob/it/")
-            .env(
-                "PATH",
-                format!("{}:{}", bin.trim_end(), std::env::var("PATH").unwrap()),
-            )
-            .output()
-            .unwrap();
-        (
-            output.status.success(),
-            String::from_utf8(output.stderr).unwrap(),
-        )
-    };
-    let version = env!("CARGO_PKG_VERSION");
-    let heading = format!("## {version} - ");
-    let changelog = copy.path().join("CHANGELOG.md");
-    let changes = fs::read_to_string(&changelog)
-        .unwrap()
-        .replace(&heading, "## 0 - ");
-    fs::write(&changelog, &changes).unwrap();
-    let (done, said) = release();
+    let copy = Copy::new();
+    let heading = format!("## {} - ", env!("CARGO_PKG_VERSION"));
+    let changes = copy.read("CHANGELOG.md").replace(&heading, "## 0 - ");
+    copy.write("CHANGELOG.md", &changes);
+    let (done, said) = copy.release();
     assert!(!done && said.contains("has no section"), "{said}");
-    let exists = |name: &str| copy.path().join(name).exists();
-    assert!(exists("install.yaml") && !exists("notes.md"));
+    assert!(copy.exists("install.yaml") && !copy.exists("notes.md"));
+    assert!(!copy.exists("conversion.yaml"));
 
-    let released = format!(
-        "## Unreleased\n\n{heading}2026-01-01\n\n[All](docs/foo.md) of it.\n\n## 0.0.1 - 2025-01-01\n"
-    );
-    fs::write(&changelog, changes.replace("## Unreleased\n", &released)).unwrap();
-    let (done, said) = release();
+    copy.describe();
+    let (done, said) = copy.release();
     assert!(done, "{said}");
-    let read = |name: &str| fs::read_to_string(copy.path().join(name)).unwrap();
-    let notes = read("notes.md");
+    let notes = copy.read("notes.md");
     let changes = "[All](https://git.example/blob/it/docs/foo.md) of it.\n";
     assert!(notes.trim_start().starts_with(changes), "{notes}");
     let tag = concat!(
         "registry.example/foo-controller:",
         env!("CARGO_PKG_VERSION")
     );
-    let verify = documented("cosign verify ").replace(tag, &image);
+    let verify = documented("cosign verify ").replace(tag, &copy.image);
     let delete_foos = documented("kubectl delete foos ");
     let delete_foos = delete_foos.split_once(" #").unwrap().0.trim();
     for command in [
@@ -472,7 +537,7 @@ fn a_release_has_its_notes_and_manifest() {
     ] {
         assert!(notes.contains(&format!("\n$ {command}\n")), "{notes}");
     }
-    let objects: Vec<Value> = serde_saphyr::from_multiple(&read("install.yaml")).unwrap();
+    let objects = copy.objects("install.yaml");
     let of = |kind: &str| {
         let objects = objects.iter().filter(|object| object["kind"] == kind);
         objects.collect::<Vec<_>>()
@@ -482,7 +547,7 @@ fn a_release_has_its_notes_and_manifest() {
         panic!("{objects:?}");
     };
     let containers = &deployment["spec"]["template"]["spec"]["containers"];
-    assert_eq!(containers[0]["image"], image.as_str());
+    assert_eq!(containers[0]["image"], *copy.image);
 
     let workflow = root().join(".github/workflows/release.yml");
     let workflow = fs::read_to_string(workflow).unwrap();

@@ -1,6 +1,14 @@
 //! `deploy/conversion`, the conversion webhook of an operator whose versions have different schemas.
 
-use super::*;
+use operator_runtime::{
+    Key,
+    crd::{Version, converted},
+};
+
+use super::{
+    names::{OTHER_NAMES, read, write},
+    *,
+};
 
 const NAME: &str = "foo-controller-conversion";
 
@@ -82,6 +90,115 @@ async fn the_conversion_webhook_fits_together() {
     let authority = objects.named("Certificate", &format!("{NAME}-ca"));
     let secret = &issuer["spec"]["ca"]["secretName"];
     assert_eq!(secret, &authority["spec"]["secretName"]);
+}
+
+/// Returns a CRD that names the webhook, as an operator with two versions prints it.
+fn converted_crd() -> Value {
+    let stored = foo_controller::api::crd();
+    let mut former = stored.clone();
+    former.spec.versions[0].name = "v1alpha0".into();
+    let former = Version {
+        crd: former,
+        to_stored: |_| Ok(()),
+        from_stored: |_| Ok(()),
+    };
+    let service = Key::new(NAMESPACE, NAME);
+    serde_json::to_value(converted(stored, &service, [former]).crd()).unwrap()
+}
+
+/// The webhook beside each overlay, with the names of `deploy` and with others: the names reach the certificates and the CRD, and
+/// neither changes the objects of the other.
+#[tokio::test]
+async fn the_conversion_webhook_fits_every_overlay() {
+    let components = folders(&root().join("deploy/components"));
+    // These have namespaces that the `namespace` of an overlay must not change.
+    let stay = ["collector", "namespaced"];
+    let components = components.iter().filter(|name| !stay.contains(&&***name));
+    let components: Vec<&str> = components.map(String::as_str).collect();
+    for (base, components) in [
+        ("base", &components[..]),
+        ("base", &[]),
+        ("overlays/dev", &["fencing"]),
+        ("overlays/production", &["prometheus", "metrics-auth"]),
+    ] {
+        for names in [&[][..], &OTHER_NAMES[..1], &OTHER_NAMES] {
+            let what = format!("{base} {components:?} {names:?}");
+            let alone = overlay(base, components);
+            let mut kustomization = read(&alone);
+            for (field, value) in names {
+                kustomization[field] = (*value).into();
+            }
+            write(&alone, &kustomization);
+            let controller = rendered(alone.path()).await;
+
+            let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            fs::write(folder.path().join("crd.yaml"), converted_crd().to_string()).unwrap();
+            let resource = kustomization["resources"][0].as_str().unwrap().to_owned();
+            let webhook = resource.replace(base, "conversion");
+            kustomization["resources"] = json!([webhook, "crd.yaml"]);
+            kustomization["transformers"] = json!([format!("{webhook}/names")]);
+            kustomization["components"] = json!([]);
+            write(&folder, &kustomization);
+            let conversion = rendered(folder.path()).await;
+            fit(&conversion, names, &what);
+
+            kustomization["components"] = read(&alone)["components"].clone();
+            kustomization["resources"] = json!([webhook, resource, "crd.yaml"]);
+            write(&folder, &kustomization);
+            let both = rendered(folder.path()).await;
+            let mut parts = controller.0;
+            parts.extend(conversion.0);
+            assert_eq!(both.0.len(), parts.len(), "{what}");
+            for part in parts {
+                let found = both.0.iter().find(|it| id(it) == id(&part));
+                assert_eq!(found, Some(&part), "{what}");
+            }
+        }
+    }
+}
+
+/// Checks that the certificates, the Service and the CRD fit together, with these settings of an overlay.
+fn fit(objects: &Objects, names: &[(&str, &str)], what: &str) {
+    let set = |field: &str| {
+        let set = names.iter().find(|(name, _)| *name == field);
+        set.map_or("", |(_, value)| *value)
+    };
+    let renamed = |name: &str| format!("{}{name}{}", set("namePrefix"), set("nameSuffix"));
+    let namespace = match set("namespace") {
+        "" => NAMESPACE,
+        other => other,
+    };
+    let (name, authority) = (renamed(NAME), renamed(&format!("{NAME}-ca")));
+    let crd = objects.one("CustomResourceDefinition");
+    let service = &crd["spec"]["conversion"]["webhook"]["clientConfig"]["service"];
+    assert_eq!(service["name"], *name, "{what}");
+    assert_eq!(service["namespace"], namespace, "{what}");
+    let injected = &crd["metadata"]["annotations"]["cert-manager.io/inject-ca-from"];
+    assert_eq!(*injected, format!("{namespace}/{name}"), "{what}");
+    let service = objects.one("Service");
+    assert_eq!(service["metadata"]["name"], *name, "{what}");
+    assert_eq!(service["metadata"]["namespace"], namespace, "{what}");
+
+    let certificate = &objects.named("Certificate", &name)["spec"];
+    let host = format!("{name}.{namespace}.svc");
+    assert_eq!(certificate["dnsNames"], json!([host]), "{what}");
+    let volume = &objects.one("Deployment")["spec"]["template"]["spec"]["volumes"][0];
+    let secret = &certificate["secretName"];
+    assert_eq!(
+        (secret, secret),
+        (&name.into(), &volume["secret"]["secretName"]),
+        "{what}"
+    );
+    let issuer = certificate["issuerRef"]["name"].as_str().unwrap();
+    let secret = &objects.named("Issuer", issuer)["spec"]["ca"]["secretName"];
+    let certificate = &objects.named("Certificate", &authority)["spec"];
+    assert_eq!(
+        (secret, secret),
+        (&authority.into(), &certificate["secretName"]),
+        "{what}"
+    );
+    let issuer = certificate["issuerRef"]["name"].as_str().unwrap();
+    objects.named("Issuer", issuer);
 }
 
 /// Returns the image of the controller.

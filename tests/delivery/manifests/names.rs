@@ -6,7 +6,7 @@ use super::*;
 const INSTALLATION: &str = "samplecontroller.k8s.io/installation";
 
 /// Settings of an overlay that make the names of an installation unique.
-const OTHER_NAMES: [(&str, &str); 3] = [
+pub(super) const OTHER_NAMES: [(&str, &str); 3] = [
     ("namespace", "elsewhere"),
     ("namePrefix", "second-"),
     ("nameSuffix", "-b"),
@@ -28,12 +28,12 @@ fn renamed(base: &str, components: &[&str], nested: bool) -> (TempDir, TempDir) 
     (inner, outer)
 }
 
-fn read(overlay: &TempDir) -> Value {
+pub(super) fn read(overlay: &TempDir) -> Value {
     let text = fs::read_to_string(overlay.path().join("kustomization.yaml")).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
-fn write(overlay: &TempDir, kustomization: &Value) {
+pub(super) fn write(overlay: &TempDir, kustomization: &Value) {
     let file = overlay.path().join("kustomization.yaml");
     fs::write(file, kustomization.to_string()).unwrap();
 }

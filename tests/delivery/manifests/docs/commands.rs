@@ -241,6 +241,14 @@ const NOWHERE: &[(&str, &str)] = &[
         "takes a release; what is in it is `deploy`, which is applied (tests/delivery/node.rs)",
     ),
     (
+        "kubectl apply -f conversion.yaml",
+        "takes a release of an operator with two versions; what is in it is `deploy/conversion`, which is applied (conversion.rs)",
+    ),
+    (
+        "kubectl wait -n foo-system --for=condition=Available --timeout=5m deployment/foo-controller-conversion",
+        "likewise; there is no cert-manager",
+    ),
+    (
         "DEMO_CLUSTER=current make demo",
         "the script with the cluster that CI has",
     ),
