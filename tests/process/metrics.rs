@@ -629,7 +629,7 @@ async fn the_component_fits_the_base() {
         env!("CARGO_MANIFEST_DIR").trim_start_matches('/')
     );
     let kustomization = json!({
-        "resources": [format!("{deploy}/base")],
+        "resources": [format!("{deploy}/base"), format!("{deploy}/conversion")],
         "components": [format!("{deploy}/components/prometheus")],
     });
     fs::write(
@@ -649,15 +649,33 @@ async fn the_component_fits_the_base() {
         found.unwrap_or_else(|| panic!("no {kind} {name}"))
     };
     let pod = &find("Deployment", "foo-controller")["spec"]["template"];
+    let webhook = &find("Deployment", "foo-controller-conversion")["spec"]["template"];
     let monitor = &find("PodMonitor", "foo-controller")["spec"];
-    let labels = pod["metadata"]["labels"].as_object().unwrap();
-    for (label, value) in monitor["selector"]["matchLabels"].as_object().unwrap() {
-        assert_eq!(labels.get(label), Some(value));
-    }
-    assert_eq!(
-        labels[monitor["jobLabel"].as_str().unwrap()],
-        "foo-controller"
+    let (job, selector) = (
+        &monitor["jobLabel"],
+        &monitor["selector"]["matchExpressions"][0],
     );
+    assert_eq!(
+        (&selector["key"], &selector["operator"]),
+        (job, &"In".into())
+    );
+    let names = json!(["foo-controller", "foo-controller-conversion"]);
+    assert_eq!(selector["values"], names);
+    for (pod, name) in [pod, webhook].into_iter().zip(names.as_array().unwrap()) {
+        assert_eq!(&pod["metadata"]["labels"][job.as_str().unwrap()], name);
+    }
+    // The panels and the alert of the webhook select its job.
+    let alerts = rules().to_string();
+    for queries in [dashboard(), alerts] {
+        let mut queries = queries.split("foo_controller_conversion").skip(1);
+        let of_webhook = r#"{job=\"foo-controller-conversion\","#;
+        assert!(queries.any(|query| query.contains(of_webhook)));
+    }
+    let ports = webhook["spec"]["containers"][0]["ports"]
+        .as_array()
+        .unwrap();
+    let mut endpoints = monitor["podMetricsEndpoints"].as_array().unwrap().iter();
+    assert!(endpoints.any(|endpoint| ports.iter().any(|port| port["name"] == endpoint["port"])));
 
     let map = find("ConfigMap", "foo-controller-dashboard");
     assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");

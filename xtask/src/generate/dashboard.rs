@@ -50,7 +50,7 @@ pub fn dashboard() -> String {
         for row in metrics.chunks(24 / WIDTH) {
             for (column, metric) in row.iter().enumerate() {
                 let place = json!({"x": column * WIDTH, "y": y, "w": WIDTH, "h": HEIGHT});
-                panels.push(panel(panels.len() + 1, &place, metric));
+                panels.push(panel(panels.len() + 1, &place, job(title), metric));
             }
             y += HEIGHT;
         }
@@ -89,9 +89,17 @@ fn datasource() -> Value {
     json!({"type": "prometheus", "uid": "${datasource}"})
 }
 
-fn panel(id: usize, place: &Value, metric: &Metric) -> Value {
+/// Returns the job that has the metrics of a section: `deploy/conversion` has pods of its own.
+fn job(title: &str) -> &'static str {
+    match title {
+        "Conversion" => "foo-controller-conversion",
+        _ => "foo-controller",
+    }
+}
+
+fn panel(id: usize, place: &Value, job: &str, metric: &Metric) -> Value {
     let (name, labels) = (metric.name(&APP), metric.labels);
-    let from = r#"{job="foo-controller",cluster=~"$cluster",namespace="$namespace",pod!=""}"#;
+    let from = format!(r#"{{job="{job}",cluster=~"$cluster",namespace="$namespace",pod!=""}}"#);
     // These labels are constant: there is one controller with one queue.
     let labels = labels.iter().copied();
     let labels = labels.filter(|label| !matches!(*label, "controller" | "name"));
