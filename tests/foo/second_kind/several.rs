@@ -402,6 +402,10 @@ async fn the_garbage_collector_deletes_the_dependents_of_a_cluster_scoped_owner(
     }
     assert_eq!(replica.stop().await, 0);
     assert_eq!(replica.logged("ERROR"), 0);
+    for name in ["database", "databaseclass", "databasebackup"] {
+        let starts = "started workers controller=";
+        assert_eq!(replica.logged(&format!("{starts}{name} ")), 1, "{name}");
+    }
 }
 
 /// Returns the number of reads of a resource by the replicas, between two times if there are any. A watch counts if it streams a

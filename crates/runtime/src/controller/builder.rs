@@ -184,7 +184,7 @@ impl Builder {
             work_queue: inbox.work_queue.subscribe(),
             start: Box::new(move |common| {
                 let work = common.work(parts);
-                Arc::new(Controller::new(name, work, inbox, common))
+                Arc::new(Controller::new(work, inbox, common))
             }),
         });
     }
@@ -282,6 +282,7 @@ impl Builder {
         let requests = Arc::clone(&inbox.requests);
         others.push(Box::new(move || requests.load(Relaxed)));
         Parts {
+            name,
             number,
             reconciler,
             primary,

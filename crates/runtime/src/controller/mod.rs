@@ -236,13 +236,15 @@ impl Controllers {
     ) -> impl Fn() -> (Vec<state::Cache>, Vec<state::Controller>) + Send + Sync + use<> {
         let (scopes, counters) = (Arc::clone(&self.scopes), self.counters.clone());
         let selectors = self.selectors.clone();
-        let queues: Vec<_> = self.all.iter().map(|it| it.work_queue()).collect();
+        let all = self.all.iter();
+        let queues: Vec<_> = all.map(|it| (it.work_queue(), it.kind().kind)).collect();
         move || {
             let objects: Vec<_> = counters.iter().map(|count| count()).collect();
-            let controllers = queues.iter().map(|(name, work_queue)| {
+            let controllers = queues.iter().map(|((name, work_queue), kind)| {
                 let work_queue = work_queue.borrow().clone();
                 state::Controller {
                     name: (*name).to_owned(),
+                    kind: (*kind).to_owned(),
                     queue: work_queue.map(|work_queue| work_queue.state()),
                 }
             });

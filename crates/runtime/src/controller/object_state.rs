@@ -13,7 +13,7 @@ use crate::{
         object_state::{
             BACKOFF, CHANGE_LIMIT, CachedObject, DEFERRED_CHANGES, FRESHNESS, INSTALLATION,
             LEAST_DELAY, ObjectWork, PAUSED, QueuedObject, READINESS, Record, SLOW_NAMESPACE,
-            UP_TO_DATE,
+            UNREAD, UP_TO_DATE,
         },
         state::seconds,
     },
@@ -82,6 +82,10 @@ impl<R: Reconciler> ObjectReconciler<R> {
     /// Returns the records of earlier writes and of the last resync.
     fn holds(&self, key: &Key, seen: &Snapshot<R::Primary>) -> Vec<Record> {
         let mut records = self.informers.holds(key, &seen.view);
+        if self.informers.awaits_content(key, &seen.view) {
+            let text = "a referenced object exists, but its content has not been read: see the log for failed reads";
+            records.push(Record::new(UNREAD, text));
+        }
         records.extend(self.primary.history.status_holds(key, seen));
         if self.is_noted_up_to_date(key) {
             let text = "nothing to write: a resync skips it until it or a related object changes";

@@ -30,11 +30,15 @@ use crate::{
         reconciler::{Action, Reconciler},
         writer::Writer,
     },
-    telemetry::{events::Recorder, metrics::Metrics, object_state::ObjectWork},
+    telemetry::{
+        events::Recorder, log::log_once::LogLimiter, metrics::Metrics, object_state::ObjectWork,
+    },
 };
 
 /// A reconciler and its resource types.
 pub(crate) struct Parts<R: Reconciler> {
+    /// Name of the controller.
+    pub name: &'static str,
     /// Position of the controller in the program.
     pub number: usize,
     pub reconciler: R,
@@ -89,7 +93,7 @@ impl Common {
             informers: parts.informers,
             recorder: self.recorder.about(kind_of::<R::Primary>()),
             scopes: Arc::clone(&self.scopes),
-            log: Arc::default(),
+            log: Arc::new(LogLimiter::of(parts.name)),
             host: self.host.clone(),
             group: self.metrics.app().group,
         }
@@ -98,7 +102,6 @@ impl Common {
 
 /// A controller of one resource type.
 pub(crate) struct Controller<R: Reconciler> {
-    name: &'static str,
     pub work: Arc<ObjectReconciler<R>>,
     inbox: Inbox,
     instruments: Instruments,
@@ -106,16 +109,11 @@ pub(crate) struct Controller<R: Reconciler> {
 }
 
 impl<R: Reconciler> Controller<R> {
-    pub fn new(
-        name: &'static str,
-        work: ObjectReconciler<R>,
-        inbox: Inbox,
-        common: &Common,
-    ) -> Self {
+    pub fn new(work: ObjectReconciler<R>, inbox: Inbox, common: &Common) -> Self {
         observe_paused(&common.metrics, Arc::clone(work.primary.store()));
+        let name = work.log.controller;
         let config = common.config.of_controller(name);
         Self {
-            name,
             work: Arc::new(work),
             inbox,
             instruments: Instruments::new(&common.metrics, name, config.workers),
@@ -132,6 +130,7 @@ impl<R: Reconciler> Controlled for Controller<R> {
         let all = self.inbox.all.subscribe();
         self.inbox.work_queue.send_replace(Some(work_queue.clone()));
         info!(
+            controller = self.work.log.controller,
             objects = self.work.primary.store().len(),
             workers = self.config.workers,
             resync = ?self.config.resync,
@@ -184,7 +183,7 @@ impl<R: Reconciler> Controlled for Controller<R> {
     }
 
     fn work_queue(&self) -> NamedQueue {
-        (self.name, self.inbox.work_queue.subscribe())
+        (self.work.log.controller, self.inbox.work_queue.subscribe())
     }
 
     fn keys(&self) -> Vec<Key> {

@@ -51,7 +51,7 @@ impl Worker {
         } = &self.work_queue;
         while let Some(item) = queue.get().await {
             let noted = triggers.take(item.key(), item.lane());
-            let span = span(&item, noted);
+            let span = span(&item, noted, self.log.controller);
             let begun = Instant::now();
             let attempt = reconcile(item.key().clone());
             let attempt = attempt.map_err(|error| Failed::of(&self.kind, &error));
@@ -115,16 +115,17 @@ impl Worker {
         if retry == Retry::OnChange {
             return;
         }
+        let controller = self.log.controller;
         if (is_stuck || !retry.is_quiet()) && self.log.should_log(&error) {
-            warn!(%object, reason = error.reason(), attempt, ?delay, "{error}; retrying");
+            warn!(%object, controller, reason = error.reason(), attempt, ?delay, "{error}; retrying");
         } else {
-            debug!(%object, attempt, ?delay, "{error}; retrying");
+            debug!(%object, controller, attempt, ?delay, "{error}; retrying");
         }
     }
 }
 
 /// Returns the root span of a reconcile's trace. Its kind is internal, because a change is not a message.
-fn span(item: &WorkItem<Key>, noted: Option<&'static str>) -> Span {
+fn span(item: &WorkItem<Key>, noted: Option<&'static str>, controller: &'static str) -> Span {
     let (trigger, changed) = match item.lane() {
         Lane::Event if noted == Some(TRIGGER) => (TRIGGER, None),
         Lane::Event => ("change", noted),
@@ -136,6 +137,7 @@ fn span(item: &WorkItem<Key>, noted: Option<&'static str>) -> Span {
         "reconcile",
         otel.status_description = Empty,
         error.type = Empty,
+        controller,
         // Not `k8s.namespace.name`: that is the namespace of this process.
         object.namespace = item.key().namespace(),
         object.name = item.key().name(),

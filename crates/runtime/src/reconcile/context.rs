@@ -384,11 +384,11 @@ impl<P: Primary> Context<'_, P> {
         if self.is_dry_run {
             return;
         }
-        let object = self.key;
+        let (object, controller) = (self.key, self.log.controller);
         if self.log.should_log(error) {
-            warn!(%object, reason = error.reason(), "{error}; {then}");
+            warn!(%object, controller, reason = error.reason(), "{error}; {then}");
         } else {
-            debug!(%object, reason = error.reason(), "{error}; {then}");
+            debug!(%object, controller, reason = error.reason(), "{error}; {then}");
         }
     }
 

@@ -21,6 +21,7 @@ const FORM: &str =
 pub const INSTALLATION: &str = "installation";
 pub const READINESS: &str = "readiness";
 pub const PAUSED: &str = "paused";
+pub const UNREAD: &str = "unread";
 pub const LEAST_DELAY: &str = "leastDelay";
 pub const DISPUTE: &str = "dispute";
 pub const CHANGE_LIMIT: &str = "changeLimit";
@@ -34,10 +35,11 @@ pub const PENDING_DELETION: &str = "pendingDeletion";
 pub const UP_TO_DATE: &str = "upToDate";
 
 /// All records of the runtime, the most decisive first. The reconciler's own records come before [`REJECTED_STATUS`].
-const ORDER: [&str; 14] = [
+const ORDER: [&str; 15] = [
     INSTALLATION,
     READINESS,
     PAUSED,
+    UNREAD,
     LEAST_DELAY,
     DISPUTE,
     CHANGE_LIMIT,
@@ -245,7 +247,9 @@ impl ObjectState {
         }
         let place = self.queue.as_ref().and_then(QueuedObject::place);
         match (first, place) {
-            (Some(first), _) if [READINESS, PAUSED].contains(&&*first.name) => first.to_string(),
+            (Some(first), _) if [READINESS, PAUSED, UNREAD].contains(&&*first.name) => {
+                first.to_string()
+            }
             (_, Some(place)) => {
                 let mut records = self.records.iter();
                 let slow = records.find(|it| it.name == SLOW_NAMESPACE);
@@ -400,7 +404,7 @@ mod tests {
     /// order, too.
     #[test]
     fn the_most_decisive_record_is_the_reason() {
-        let own = [&ORDER[..10], &["own"], &ORDER[10..]].concat();
+        let own = [&ORDER[..11], &["own"], &ORDER[11..]].concat();
         for (first, name) in own.iter().enumerate() {
             let mut later = own[first..].to_vec();
             later.reverse();

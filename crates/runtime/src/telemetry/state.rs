@@ -46,6 +46,9 @@ pub struct State {
 #[serde(rename_all = "camelCase")]
 pub struct Controller {
     pub name: String,
+    /// The reconciled kind.
+    #[serde(default)]
+    pub kind: String,
     /// See [`State::queue`].
     pub queue: Option<Queue>,
 }

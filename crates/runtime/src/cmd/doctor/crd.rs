@@ -192,8 +192,7 @@ fn judge(
         || APPLY.to_owned(),
         |version| {
             format!(
-                "the API server rejects {APPLY} while status.storedVersions contains {}: rewrite every object in another \
-                 version, and remove that version from the list",
+                "the API server rejects {APPLY} while status.storedVersions contains {}: run the command migrate",
                 brief(version)
             )
         },
@@ -224,6 +223,9 @@ fn judge(
         more => format!(" (and {more} more)"),
     };
     let text = &first.text;
+    if is_all(Change::Knows) && unknown.is_some() && is_stored_by_both(&ours, theirs) {
+        return error(format!("older than this program: {text}{more}: {mend}"));
+    }
     if is_all(Change::Knows) {
         return warning(format!(
             "newer than this program: {text}{more}: upgrade this program, too"
@@ -236,6 +238,13 @@ fn judge(
     };
     let judged = if first.matters() { error } else { warning };
     judged(format!("{age}: {text}{more}: {mend}"))
+}
+
+/// Returns whether the cluster stores new objects in a version that this program has as well. Otherwise, the program is the older
+/// one.
+fn is_stored_by_both(ours: &Value, theirs: &Value) -> bool {
+    let mut stored = items(&theirs["versions"]).filter(|it| it["storage"] == true);
+    stored.any(|stored| items(&ours["versions"]).any(|it| it["name"] == stored["name"]))
 }
 
 /// The effect of a difference, most important first.
@@ -378,7 +387,7 @@ mod tests {
 
     /// The versions in `storedVersions`, and the grade and the end of the text.
     #[test]
-    fn a_former_stored_version_is_a_warning() {
+    fn a_former_stored_version_needs_a_migration() {
         let version = |name: &str| json!({ "name": name, "served": true, "storage": name == "v1" });
         let spec = json!({
             "group": "example.com",
@@ -388,17 +397,41 @@ mod tests {
         });
         let ours = json!({ "metadata": { "name": "jobs.example.com" }, "spec": spec });
         let ours: CustomResourceDefinition = serde_json::from_value(ours).unwrap();
-        for (stored, grade, text) in [
-            (json!(["v1"]), Grade::Ok, "the same as this program's"),
+        let newer = |name: &str| {
+            let mut spec = spec.clone();
+            let versions = spec["versions"].as_array_mut().unwrap();
+            versions.push(version(name));
+            if name == "v2" {
+                versions[0]["storage"] = false.into();
+                versions[2]["storage"] = true.into();
+            }
+            spec
+        };
+        for (spec, stored, grade, text) in [
             (
+                spec.clone(),
+                json!(["v1"]),
+                Grade::Ok,
+                "the same as this program's",
+            ),
+            (
+                spec.clone(),
                 json!(["v1beta1", "v1"]),
                 Grade::Warning,
                 "run the command migrate",
             ),
+            // This program does not serve the former version any more.
             (
+                newer("v1alpha1"),
                 json!(["v1alpha1", "v1"]),
+                Grade::Error,
+                "while status.storedVersions contains v1alpha1: run the command migrate",
+            ),
+            (
+                newer("v1alpha1"),
+                json!(["v1"]),
                 Grade::Warning,
-                "run the command migrate",
+                "upgrade this program, too",
             ),
         ] {
             let conditions = json!([{ "type": "Established", "status": "True" }]);

@@ -4,6 +4,7 @@ use std::any::Any;
 
 use super::*;
 use crate::{
+    api::select::Select,
     cache::store::Freshness,
     controller::{object_reconciler::ObjectReconciler, single::Controller, work_queue::WorkQueue},
     telemetry::object_state::{ObjectWork, Record},
@@ -260,4 +261,44 @@ async fn records_of_the_writers_are_shown() {
     assert!(world.record("rejectedStatus").starts_with(rejected));
     advance(Duration::from_secs(1000)).await;
     assert_eq!(world.names(), [""; 0]);
+}
+
+/// A reconciler that only reads Children.
+struct Readers;
+
+impl Reconciler for Readers {
+    type Primary = Parent;
+    type Error = ApiError;
+
+    fn plan(&self, _: &View<'_, Parent>, _: &Snapshot<Parent>) -> Result<Plan<Parent>, ApiError> {
+        Ok(Plan::new())
+    }
+}
+
+/// The content of a referenced object is read by a GET, which fails here.
+#[tokio::test(start_paused = true)]
+async fn a_content_that_has_not_been_read_is_shown() {
+    let metadata = json!({ "name": "web", "namespace": "n", "uid": "c", "resourceVersion": "2" });
+    let mut server = server();
+    server.children = json!([{ "metadata": metadata }]);
+    server.let_children.add_permits(1);
+    let controllers = Controllers::new(
+        &Host::of_this_process(),
+        &server.client(),
+        &Config::shipped(&APP),
+        "test".into(),
+        &Metrics::disconnected(&APP),
+        &mut Health::new(&Host::of_this_process()),
+        |program| {
+            program.select::<Child>(Select::default().referenced_only());
+            program.controller("parent", |builder| {
+                builder.watches::<Child>();
+                Readers
+            });
+        },
+    );
+    sleep(Duration::from_millis(1)).await;
+    let found = controllers.all[0].object_state(&key("parent")).unwrap();
+    let names: Vec<_> = found.records.iter().map(|it| &*it.name).collect();
+    assert!(names.contains(&"unread"), "{names:?}");
 }

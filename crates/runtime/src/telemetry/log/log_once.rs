@@ -22,9 +22,13 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// Number of separate causes. All further causes count as one.
 const CAUSES: usize = 32;
 
-/// Rate limit for the log lines of failing objects.
+/// Rate limit for the log lines about the failing objects of a controller.
 #[derive(Default)]
-pub struct LogLimiter(Mutex<HashMap<String, Cause>>);
+pub struct LogLimiter {
+    /// Name of the controller, for its lines.
+    pub controller: &'static str,
+    causes: Mutex<HashMap<String, Cause>>,
+}
 
 struct Cause {
     since: Instant,
@@ -34,11 +38,18 @@ struct Cause {
 }
 
 impl LogLimiter {
+    pub fn of(controller: &'static str) -> Self {
+        Self {
+            controller,
+            ..Self::default()
+        }
+    }
+
     /// Whether to log this failure.
     pub fn should_log(&self, error: &impl Failure) -> bool {
         let mut last = format!("{}: {error}", error.name());
         let (mut cause, now) = (without_names(&last), Instant::now());
-        let mut causes = self.0.lock();
+        let mut causes = self.causes.lock();
         if causes.len() >= CAUSES && !causes.contains_key(&cause) {
             "other causes".clone_into(&mut cause);
             last = format!("other causes, such as {last}");
@@ -64,7 +75,7 @@ impl LogLimiter {
     fn report(&self) {
         let now = Instant::now();
         let mut over = Vec::new();
-        self.0.lock().retain(|_, cause| {
+        self.causes.lock().retain(|_, cause| {
             let goes_on = now - cause.since < PERIOD;
             if !goes_on && cause.times > LINES {
                 over.push((std::mem::take(&mut cause.last), cause.times - LINES));
@@ -73,7 +84,8 @@ impl LogLimiter {
         });
         over.sort_unstable();
         for (last, more) in over {
-            warn!("{more} more like this in {PERIOD:?}: {last}");
+            let controller = self.controller;
+            warn!(controller, "{more} more like this in {PERIOD:?}: {last}");
         }
     }
 }
@@ -281,7 +293,7 @@ mod tests {
             repeats.should_log(&Error::Transient(text))
         });
         assert!(logged.count() < CAUSES + 10);
-        assert!(repeats.0.lock().len() <= CAUSES + 1);
+        assert!(repeats.causes.lock().len() <= CAUSES + 1);
     }
 
     /// Each cause is logged once per outage, up to a limit. It is logged again after a quiet time or a success.
