@@ -402,9 +402,9 @@ async fn the_garbage_collector_deletes_the_dependents_of_a_cluster_scoped_owner(
     }
     assert_eq!(replica.stop().await, 0);
     assert_eq!(replica.logged("ERROR"), 0);
-    for name in ["database", "databaseclass", "databasebackup"] {
+    for name in ["database", "databaseclass", "backup"] {
         let starts = "started workers controller=";
-        assert_eq!(replica.logged(&format!("{starts}{name} ")), 1, "{name}");
+        assert_eq!(replica.logged(&format!("{starts}{name:?} ")), 1, "{name}");
     }
 }
 
