@@ -43,7 +43,7 @@ use crate::{
     reconcile::{
         live::Live,
         reconciler::Reconciler,
-        writer::{Writer, finalizer::Finalizer},
+        writer::{Writer, finalizer::Finalizer, labels::Owned},
     },
     telemetry::metrics::Metrics,
 };
@@ -256,7 +256,7 @@ impl Builder {
         let mut builder = ControllerBuilder::new(self, inbox.work_queue.subscribe());
         let reconciler = build(&mut builder);
         let (primary, roles, rights) = (builder.primary, builder.roles, builder.rights);
-        let (mapped, optional) = (builder.mapped, builder.optional);
+        let (mapped, optional, owned) = (builder.mapped, builder.optional, builder.owned);
         let mut written = rights.iter().chain(&optional);
         let creates = written.any(|right| right.verb == "create");
         self.unreviewed.extend(optional);
@@ -287,6 +287,7 @@ impl Builder {
             reconciler,
             primary,
             informers: Informers::new(roles, others),
+            owned,
         }
     }
 
@@ -404,6 +405,7 @@ pub struct ControllerBuilder<'a, P> {
     optional: Vec<Permission>,
     roles: Vec<Box<dyn Role<P>>>,
     mapped: Vec<(Kind, Changes)>,
+    owned: Vec<Box<dyn Owned<P>>>,
 }
 
 impl<'a, P: Primary> ControllerBuilder<'a, P> {
@@ -431,6 +433,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
             optional: Vec::new(),
             roles: Vec::new(),
             mapped: Vec::new(),
+            owned: Vec::new(),
         };
         builder.add(&informer, false, move |scopes, change, author| {
             handler.primary_changed(scopes, change, author);
@@ -498,7 +501,9 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
              so that each created object is selected",
             V::KIND.plural
         );
-        self.program.writer(&informer)
+        let writer = self.program.writer(&informer);
+        self.owned.push(Box::new(writer.clone()));
+        writer
     }
 
     /// Declares that the reconciler deletes objects of a type that it owns. `doctor` reviews the permission.

@@ -67,7 +67,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         if !cx.is_dry_run && is_new() {
             self.informers.forget(cx.key(), &seen.view);
         }
-        let done = loop {
+        let mut done = loop {
             let done = self.reconciler.reconcile(cx, seen).await;
             if !cx.read_live().await {
                 break done;
@@ -78,7 +78,16 @@ impl<R: Reconciler> ObjectReconciler<R> {
             catch(&R::Primary::KIND, "Failure::retry", || error.retry())
                 .unwrap_or(Retry::Backoff(Duration::ZERO))
         };
-        let retry = done.as_ref().err().map(retry_of);
+        let mut retry = done.as_ref().err().map(retry_of);
+        // A terminating object, or one that waits, may have no step that moves its objects.
+        if !retry.is_some_and(Retry::is_quiet)
+            && let Err(error) = self.inherit(cx).await
+            && matches!(retry, None | Some(Retry::OnChange))
+            && (done.is_ok() || !cx.is_dry_run)
+        {
+            retry = Some(error.retry());
+            done = Err(error.into());
+        }
         let is_over = match &done {
             Ok(action) => *action != Action::StatusPending,
             Err(_) => !retry.is_some_and(Retry::is_quiet),
@@ -104,6 +113,15 @@ impl<R: Reconciler> ObjectReconciler<R> {
             }
             (done, _) => done,
         }
+    }
+
+    /// Gives the objects that this one controls the label of this installation. Returns the first error.
+    async fn inherit(&self, cx: &Context<'_, R::Primary>) -> Result<(), ApiError> {
+        let mut all = Ok(());
+        for owned in &self.owned {
+            all = all.and(owned.inherit(cx).await);
+        }
+        all
     }
 
     /// Writes the [`control_status`](Self::control_status), and the event that explains it. The error has no reason: the reconciler

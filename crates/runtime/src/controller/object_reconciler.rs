@@ -21,7 +21,7 @@ use crate::{
         context::{Attempt, Context, Detached},
         error::ApiError,
         reconciler::{Action, Failed, Reconciler},
-        writer::Writer,
+        writer::{Writer, labels::Owned},
     },
     telemetry::{events::Recorder, log::log_once::LogLimiter, trace},
 };
@@ -33,6 +33,8 @@ pub(crate) struct ObjectReconciler<R: Reconciler> {
     pub reconciler: R,
     pub primary: Arc<Writer<R::Primary>>,
     pub informers: Informers<R::Primary>,
+    /// Writers of the owned types that the program reconciles.
+    pub owned: Vec<Box<dyn Owned<R::Primary>>>,
     pub recorder: Recorder,
     pub scopes: Arc<Scopes>,
     pub log: Arc<LogLimiter>,
@@ -116,6 +118,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
             steps: Mutex::default(),
             errors: Mutex::default(),
             reads: Mutex::default(),
+            patched: Mutex::default(),
         }
     }
 
@@ -174,10 +177,11 @@ impl<R: Reconciler> ObjectReconciler<R> {
                 ..self.context(key, &seen, &Detached { leads: true })
             };
             let reports = self.control_status(&seen, cx.now());
+            let is_whole = || !self.owned.iter().any(|it| it.has_strays(key, &seen));
             let is_reported =
                 reports.is_none_or(|status| !self.primary.needs_status_update(key, &seen, &status));
-            let is_up_to_date =
-                is_reported && (seen.is_paused() || self.reconciler.is_up_to_date(&cx, &seen));
+            let is_up_to_date = is_reported
+                && (seen.is_paused() || is_whole() && self.reconciler.is_up_to_date(&cx, &seen));
             (is_up_to_date, !cx.reads.into_inner().is_used)
         };
         if is_up_to_date && is_lasting && !is_status_suppressed {

@@ -28,7 +28,7 @@ use crate::{
     reconcile::{
         context::{DoneReads, Reads},
         reconciler::{Action, Reconciler},
-        writer::Writer,
+        writer::{Writer, labels::Owned},
     },
     telemetry::{
         events::Recorder, log::log_once::LogLimiter, metrics::Metrics, object_state::ObjectWork,
@@ -44,6 +44,8 @@ pub(crate) struct Parts<R: Reconciler> {
     pub reconciler: R,
     pub primary: Arc<Writer<R::Primary>>,
     pub informers: Informers<R::Primary>,
+    /// Writers of the owned types.
+    pub owned: Vec<Box<dyn Owned<R::Primary>>>,
 }
 
 /// A controller: a reconciler with its queue, for any resource type.
@@ -86,11 +88,15 @@ pub(crate) struct Common {
 
 impl Common {
     pub fn work<R: Reconciler>(&self, parts: Parts<R>) -> ObjectReconciler<R> {
+        // All controllers have been declared.
+        let owned = parts.owned.into_iter().filter(|it| it.is_reconciled());
+        let owned = owned.collect();
         ObjectReconciler {
             controller: parts.number,
             reconciler: parts.reconciler,
             primary: parts.primary,
             informers: parts.informers,
+            owned,
             recorder: self.recorder.about(kind_of::<R::Primary>()),
             scopes: Arc::clone(&self.scopes),
             log: Arc::new(LogLimiter::of(parts.name)),

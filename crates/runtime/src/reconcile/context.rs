@@ -67,6 +67,8 @@ pub struct Context<'a, P: Primary> {
     /// Errors of steps in a dry run, each with its step.
     pub(crate) errors: Mutex<Vec<(String, ApiError)>>,
     pub(crate) reads: Mutex<Reads>,
+    /// Objects whose patch the reconcile has reached.
+    pub(crate) patched: Mutex<Vec<(&'static Kind, Key)>>,
 }
 
 /// The live reads of one attempt.
@@ -362,6 +364,17 @@ impl<P: Primary> Context<'_, P> {
         }
         let is_served = self.primary.is_served(self.key);
         is_served.then_some(()).ok_or(ApiError::Conflict)
+    }
+
+    /// Records that the reconcile has reached a patch of this object.
+    pub(crate) fn note_patch(&self, kind: &'static Kind, key: &Key) {
+        self.patched.lock().push((kind, key.clone()));
+    }
+
+    /// Returns whether [`note_patch`](Self::note_patch) has recorded this object.
+    pub(crate) fn has_patched(&self, kind: &Kind, key: &Key) -> bool {
+        let patched = self.patched.lock();
+        patched.iter().any(|(of, it)| of.is_same(kind) && it == key)
     }
 
     /// Records an error of a step in a dry run.

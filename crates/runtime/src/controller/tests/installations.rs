@@ -25,6 +25,7 @@ struct Api {
     objects: Arc<Mutex<BTreeMap<String, Value>>>,
     events: broadcast::Sender<(String, String)>,
     version: Arc<AtomicU64>,
+    term: Arc<channel::Sender<Option<Term>>>,
 }
 
 impl Api {
@@ -35,6 +36,7 @@ impl Api {
             objects: Arc::default(),
             events: broadcast::channel(64).0,
             version: Arc::new(AtomicU64::new(100)),
+            term: Arc::new(channel::channel(Some(Term::unlimited())).0),
         }
     }
 
@@ -152,10 +154,8 @@ impl Api {
             Ok(records.map(|it| it.text.clone()).collect())
         };
         let mut running = JoinSet::new();
-        running.spawn(async move {
-            let (_publish, term) = channel::channel(Some(Term::unlimited()));
-            controllers.run(term, std::future::pending()).await
-        });
+        let term = self.term.subscribe();
+        running.spawn(async move { controllers.run(term, std::future::pending()).await });
         sleep(Duration::from_secs(5)).await;
         (running, state, object)
     }
@@ -259,6 +259,88 @@ async fn an_owned_object_inherits_the_label() {
         assert_eq!(written[0], "PATCH namespaces/n/jobs/a");
         assert_eq!(written[1..], [checked], "it is back");
     }
+}
+
+/// Stores a Job that `orders/a` controls, with this label.
+fn owned_job(api: &Api, label: Option<&str>) {
+    let owner = json!([{ "apiVersion": "example.com/v1", "kind": "Order", "name": "a", "uid": "orders/a", "controller": true }]);
+    let labels = json!({ LABEL: label });
+    api.store(
+        "jobs/a",
+        json!({ "metadata": { "ownerReferences": owner, "labels": labels } }),
+    );
+}
+
+/// Without its installation, the object would keep its finalizers, and its owner would wait for it.
+#[tokio::test(start_paused = true)]
+async fn an_owned_object_follows_an_owner_without_steps() {
+    let now = "2026-01-01T00:00:00Z";
+    for change in [
+        json!({ "metadata": { "deletionTimestamp": now } }),
+        json!({ "spec": { "after": "missing" } }),
+    ] {
+        let api = Api::new();
+        let (_running, ..) = api.run("canary").await;
+        owned_job(&api, None);
+        let order = json!({ "metadata": { "labels": { LABEL: "canary" } } });
+        let mut changed = order.clone();
+        json_patch::merge(&mut changed, &change);
+        api.store("orders/a", changed);
+        sleep(Duration::from_millis(500)).await;
+        let (request, patch) = api.writes.lock()[0].clone();
+        assert_eq!(request, "PATCH namespaces/n/jobs/a", "{change}");
+        assert_eq!(patch["metadata"]["labels"], json!({ LABEL: "canary" }));
+        let checked = "PUT namespaces/n/jobs/a/status";
+        assert_eq!(api.written()[1..], [checked], "{change}");
+
+        // Another client moves it.
+        owned_job(&api, Some("other"));
+        sleep(Duration::from_millis(500)).await;
+        assert_eq!(api.written()[0], "PATCH namespaces/n/jobs/a", "{change}");
+    }
+}
+
+/// A new leader finds the objects that the former one has not moved.
+#[tokio::test(start_paused = true)]
+async fn a_stray_object_is_found_by_a_new_leader() {
+    let api = Api::new();
+    api.term.send_replace(None);
+    let (_running, ..) = api.run("canary").await;
+    let terminating = json!({ "metadata": { "deletionTimestamp": "2026-01-01T00:00:00Z", "labels": { LABEL: "canary" } } });
+    api.store("orders/a", terminating);
+    owned_job(&api, None);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(api.written(), [""; 0]);
+    api.term.send_replace(Some(Term::unlimited()));
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(api.written()[0], "PATCH namespaces/n/jobs/a");
+}
+
+/// While its owner is paused, an object stays with the installation of its own label.
+#[tokio::test(start_paused = true)]
+async fn an_owned_object_of_a_paused_owner_stays() {
+    let api = Api::new();
+    let (_running, ..) = api.run("canary").await;
+    owned_job(&api, None);
+    let paused = |value: &str| {
+        json!({ "metadata": {
+        "labels": { LABEL: "canary" }, "annotations": { "example.com/paused": value },
+    } })
+    };
+    api.store("orders/a", paused("true"));
+    sleep(Duration::from_mins(1)).await;
+    let written = api.written();
+    assert_eq!(written[0], "PUT namespaces/n/orders/a/status");
+    assert!(
+        !written.iter().any(|it| it.contains("/jobs/")),
+        "{written:?}"
+    );
+    api.store("orders/a", paused("false"));
+    sleep(Duration::from_millis(500)).await;
+    assert!(
+        api.written()
+            .contains(&"PATCH namespaces/n/jobs/a".to_owned())
+    );
 }
 
 /// The changes of related objects enqueue nothing of another installation.

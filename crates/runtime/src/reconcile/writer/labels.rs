@@ -1,5 +1,6 @@
 //! Labels that a selector requires for an object to be watched, and the label that keeps an object in this installation.
 
+use futures::{FutureExt as _, future::BoxFuture};
 use kube::api::{ListParams, PatchParams};
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -9,7 +10,7 @@ use super::{LOOK_UP_TIMEOUT, Writer, based_on};
 use crate::{
     api::{
         key::Key,
-        object::{Cached, Object, Primary},
+        object::{Cached, Object, Primary, kind_of},
     },
     cache::store::{ListEpoch, Snapshot},
     reconcile::{
@@ -19,7 +20,72 @@ use crate::{
     },
 };
 
+/// A writer of a resource type that the controller of `P` owns.
+pub(crate) trait Owned<P: Primary>: Send + Sync {
+    /// Returns whether a controller of the program reconciles the type.
+    fn is_reconciled(&self) -> bool;
+
+    /// Returns whether the object controls objects of the type that another installation reconciles.
+    fn has_strays(&self, key: &Key, seen: &Snapshot<P>) -> bool;
+
+    /// Gives these objects the label of this installation, except those that the reconcile has tried to patch. Returns the first
+    /// error.
+    fn inherit<'a>(&'a self, cx: &'a Context<'_, P>) -> BoxFuture<'a, Result<(), ApiError>>;
+}
+
+impl<P: Primary, V: Cached> Owned<P> for Writer<V> {
+    fn is_reconciled(&self) -> bool {
+        self.store.installation_label().is_some()
+    }
+
+    fn has_strays(&self, key: &Key, seen: &Snapshot<P>) -> bool {
+        !self.strays(key, seen).is_empty()
+    }
+
+    fn inherit<'a>(&'a self, cx: &'a Context<'_, P>) -> BoxFuture<'a, Result<(), ApiError>> {
+        async move {
+            let mut all = Ok(());
+            for (key, found) in self.strays(cx.key(), cx.seen) {
+                if !cx.has_patched(kind_of::<V>(), &key) {
+                    all = all.and(self.put_installation(cx, &key, &found).await);
+                }
+            }
+            all
+        }
+        .boxed()
+    }
+}
+
 impl<V: Cached> Writer<V> {
+    /// Returns the objects that this one controls, and that another installation reconciles.
+    fn strays<P: Primary>(&self, key: &Key, seen: &Snapshot<P>) -> Vec<(Key, Snapshot<V>)> {
+        let controlled = self.store.controlled_by::<P>(key).into_iter();
+        let found = controlled.filter_map(|key| Some((self.store.get(&key)?, key)));
+        found
+            .filter(|(it, _)| !it.is_served() && it.is_controlled_by(&**seen))
+            .map(|(it, key)| (key, it))
+            .collect()
+    }
+
+    async fn put_installation<P: Primary>(
+        &self,
+        cx: &Context<'_, P>,
+        key: &Key,
+        found: &Snapshot<V>,
+    ) -> Result<(), ApiError> {
+        let Some(patch) = self.with_installation(None, found) else {
+            return Ok(());
+        };
+        let step = Step {
+            actual: json!({}),
+            compared: patch.clone(),
+            ..Step::of::<V>("patch", key, patch.clone())
+        };
+        let plan = |now: &Snapshot<V>| self.with_installation(None, now);
+        let patched = self.patch(cx, found, &patch, step, plan).await?;
+        patched.heeded(key).map(drop)
+    }
+
     /// Adds the required labels to a manifest. An object of a reconciled type gets the installation of its owner.
     pub(super) fn labelled(&self, mut manifest: Value) -> Value {
         for (label, value) in &self.labels {

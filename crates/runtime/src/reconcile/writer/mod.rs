@@ -9,7 +9,7 @@
 pub(crate) mod disputes;
 pub mod finalizer;
 pub(crate) mod history;
-mod labels;
+pub(crate) mod labels;
 mod no_op;
 mod status;
 #[cfg(test)]
@@ -31,7 +31,7 @@ use crate::{
     api::{
         failure::{brief, root_cause},
         key::Key,
-        object::{Cached, Object, Primary},
+        object::{Cached, Object, Primary, kind_of},
         status::{is_denied, is_not_installed, lacks_right},
     },
     cache::{
@@ -303,6 +303,7 @@ impl<V: Cached> Writer<V> {
         }
         self.check_place(cx, key)?;
         Self::check_owner(cx, key, seen)?;
+        cx.note_patch(kind_of::<V>(), key);
         cx.check_dry_run(|| step.clone())?;
         self.may_patch(cx, key, seen, fields)?;
         let mut patch = step.body;
