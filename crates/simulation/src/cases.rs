@@ -3,8 +3,11 @@
 use super::{found, one_fault, plan::Plan, program::Program, responses, scripts};
 
 /// Programs besides Foo, with the names of their seeds.
-pub const OTHERS: [(&str, Program); 2] =
-    [("databases", Program::Databases), ("shops", Program::Shops)];
+pub const OTHERS: [(&str, Program); 3] = [
+    ("databases", Program::Databases),
+    ("shops", Program::Shops),
+    ("installations", Program::Installations),
+];
 
 /// Returns the plan with this name, if any. The lookup does not run the operator. So it finds the faults of every possible
 /// leader, and variations for calls that the operator does not make.

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::{
     draw::Draws,
-    plan::{Action, Plan},
+    plan::{Action, Calls, Fault, Happens, Plan},
+    program::CANARY,
     trace::Time,
     world::FOOS,
 };
@@ -187,6 +188,74 @@ pub fn users(plan: &mut Plan, heal: Time) {
     let at = plan.rest.saturating_sub(NEW);
     let request = create_database(&mut draw, DATABASES);
     act(plan, at, request);
+}
+
+/// Users move the objects between the installations, and change some of them at the same time. Most moves are back and forth.
+pub fn moves(plan: &mut Plan, heal: Time) {
+    const LABELS: &[Option<&str>] = &[None, Some(""), Some(CANARY), Some(CANARY)];
+    let mut draw = Draws::new(plan.seed, "moves of databases");
+    let backups =
+        (0..BACKUPS).map(|number| format!("{}/{}", path_of("backups"), backup_name(number)));
+    let owned =
+        (0..DATABASES).map(|number| format!("{}/{}", path_of("backups"), database_name(number)));
+    let mut all: Vec<_> = primaries().chain(backups).chain(owned).collect();
+    let moved = |path: &str, to: Option<&str>| {
+        let labels = json!({ "labels": { format!("{GROUP}/installation"): to } });
+        patch(path.to_owned(), json!({ "metadata": labels }))
+    };
+    let pause = draw.log_uniform(300, 10_000);
+    let mut at = 9_000;
+    loop {
+        at += draw.between(pause / 4 + 1, pause * 2);
+        if milliseconds(at) >= heal {
+            break;
+        }
+        let database = draw.below(DATABASES);
+        let path = if draw.once_in(3) {
+            draw.of(&all)
+        } else {
+            database_path(database)
+        };
+        let to = draw.of(LABELS);
+        act(plan, milliseconds(at), moved(&path, to));
+        if path == database_path(database) && draw.once_in(2) {
+            let target = format!("target-{}", draw.below(5));
+            let class = class_name(draw.below(CLASSES));
+            let spec = json!({ "spec": { "class": class, "backup": target } });
+            let later = at + draw.below(100);
+            act(plan, milliseconds(later), patch(path, spec));
+        }
+    }
+    // A Database moves while its reconcile waits for a response, and has more to write.
+    let mut draw = Draws::new(plan.seed, "moves in between");
+    let mut at = 12_000;
+    while milliseconds(at + 5_000) < heal {
+        let path = database_path(draw.below(DATABASES));
+        let late = Happens::AnswerLate(milliseconds(draw.between(200, 1_500)));
+        let of = Calls::of("patch", "deployments");
+        let (nth, happens) = (Some(1), late);
+        plan.fault(
+            milliseconds(at),
+            Fault::Call { of, nth, happens },
+            Duration::ZERO,
+        );
+        for (class, wait) in [(0, 10), (1, 2_000)] {
+            let target = format!("target-{}", draw.below(50));
+            let spec = json!({ "spec": { "class": class_name(class), "backup": target } });
+            act(plan, milliseconds(at + wait), patch(path.clone(), spec));
+            let to = draw.of(LABELS);
+            let later = at + wait + draw.between(20, 150);
+            act(plan, milliseconds(later), moved(&path, to));
+        }
+        at += draw.between(5_000, 30_000);
+    }
+    all.push(database_path(DATABASES));
+    let mut draw = Draws::new(plan.seed, "moves of databases afterwards");
+    for path in all {
+        let at = heal + milliseconds(draw.between(15_000, 40_000));
+        let to = draw.of(LABELS);
+        act(plan, at, moved(&path, to));
+    }
 }
 
 /// In half of the seeds, a user ends the pauses of changed Databases, and begins them again while the reconcile writes.

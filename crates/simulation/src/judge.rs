@@ -11,6 +11,7 @@ mod deployments;
 mod events;
 mod grants;
 mod hindered;
+mod installations;
 mod known;
 mod leader;
 mod owners;
@@ -45,6 +46,7 @@ use super::{
     plan::{Fault, Plan, Settings},
     program::Program,
     trace::{Call, End, Life, Reconcile, Time, Trace, Who, comes_at, seconds},
+    users::{LEASE_NAMESPACE, lease_of},
     world::{FOO, GRACE, World},
 };
 
@@ -105,26 +107,30 @@ impl fmt::Display for Violation {
 
 /// Returns all violations of a run.
 pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
-    let case = Case::of(plan, trace, store);
+    let case = Case::of(plan, trace, store, "");
     let mut found = Vec::new();
-    leader::holds_the_lease(&case, &mut found);
-    leader::one_leads(&case, &mut found);
-    leader::keeps_to_its_term(&case, &mut found);
-    leader::somebody_leads(&case, &mut found);
-    works::hands_over(&case, &mut found);
-    works::takes_over(&case, &mut found);
-    works::lets_go(&case, &mut found);
+    match plan.program.installations() {
+        [_] => judge_leaders(&case, &mut found),
+        all => {
+            for name in all {
+                let trace = trace.of_places(|place| plan.program.installation(place) == *name);
+                judge_leaders(&Case::of(plan, &trace, store, name), &mut found);
+            }
+        }
+    }
     stays_up(&case, &mut found);
     match plan.program {
         Program::Foo => {
             judge_foos(&case, &mut found);
         }
-        Program::Databases => {
+        Program::Databases | Program::Installations => {
             databases::settled(&case, &mut found);
             databases::at_rest(&case, &mut found);
             databases::share_watches(&case, &mut found);
             databases::pauses_hold(&case, &mut found);
             grants::are_kept(&case, &mut found);
+            installations::write_their_own(&case, &mut found);
+            installations::are_followed(&case, &mut found);
         }
         Program::Shops => {
             shops::settled(&case, &mut found);
@@ -135,6 +141,17 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// Judges the replicas that share one Lease.
+fn judge_leaders(case: &Case<'_>, found: &mut Vec<Violation>) {
+    leader::holds_the_lease(case, found);
+    leader::one_leads(case, found);
+    leader::keeps_to_its_term(case, found);
+    leader::somebody_leads(case, found);
+    works::hands_over(case, found);
+    works::takes_over(case, found);
+    works::lets_go(case, found);
 }
 
 fn judge_foos(case: &Case<'_>, found: &mut Vec<Violation>) {
@@ -192,6 +209,8 @@ struct Case<'a> {
     plan: &'a Plan,
     trace: &'a Trace,
     store: &'a Store,
+    /// Of the judged installation.
+    lease: Key,
     /// Pods of the replicas: their users in the checker's audit log.
     pods: BTreeSet<String>,
     /// Call that wrote each revision, by its index in the store's history.
@@ -213,7 +232,7 @@ struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    fn of(plan: &'a Plan, trace: &'a Trace, store: &'a Store) -> Self {
+    fn of(plan: &'a Plan, trace: &'a Trace, store: &'a Store, installation: &str) -> Self {
         let rates = plan
             .replicas
             .iter()
@@ -246,6 +265,7 @@ impl<'a> Case<'a> {
             plan,
             trace,
             store,
+            lease: Key::new(Kind::Lease, LEASE_NAMESPACE, &lease_of(installation)),
             pods: trace.lives.iter().map(|life| life.pod.0.clone()).collect(),
             writers: writers
                 .flat_map(|call| call.written.clone().map(move |index| (index, call)))
@@ -360,7 +380,7 @@ impl<'a> Case<'a> {
 
     /// Returns the holder of the Lease at the end.
     fn last_leader(&self) -> Option<Who> {
-        let lease = self.store.get(&leader::lease())?;
+        let lease = self.store.get(&self.lease)?;
         let mut lives = self.trace.lives.iter().rev();
         let leader = lives.find(|life| leader::holder(lease) == life.identity())?;
         Some(leader.who)

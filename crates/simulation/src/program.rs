@@ -24,13 +24,18 @@ pub enum Program {
     Foo,
     Databases,
     Shops,
+    /// The operator of the Databases, in two installations.
+    Installations,
 }
+
+/// Name of the installation in every second place. The default installation is in the others.
+pub const CANARY: &str = "canary";
 
 impl Program {
     pub fn app(self) -> &'static App {
         match self {
             Self::Foo => &APP,
-            Self::Databases => &several_kinds::APP,
+            Self::Databases | Self::Installations => &several_kinds::APP,
             Self::Shops => &optional_kind::APP,
         }
     }
@@ -38,9 +43,23 @@ impl Program {
     pub fn crds(self) -> Vec<CustomResourceDefinition> {
         match self {
             Self::Foo => foo_controller::crds(),
-            Self::Databases => several_kinds::crds(),
+            Self::Databases | Self::Installations => several_kinds::crds(),
             Self::Shops => optional_kind::crds(),
         }
+    }
+
+    /// Returns the names of the installations. The default installation has an empty name.
+    pub fn installations(self) -> &'static [&'static str] {
+        match self {
+            Self::Installations => &["", CANARY],
+            _ => &[""],
+        }
+    }
+
+    /// Returns the installation of the replicas in this place.
+    pub fn installation(self, place: usize) -> &'static str {
+        let all = self.installations();
+        all[place % all.len()]
     }
 
     /// Returns the namespaces that neither the Foos nor the controller use.
@@ -48,7 +67,7 @@ impl Program {
         match self {
             Self::Foo | Self::Shops => &[],
             // `default` is for Events about cluster-scoped objects.
-            Self::Databases => &["default", databases::VAULT],
+            Self::Databases | Self::Installations => &["default", databases::VAULT],
         }
     }
 
@@ -56,7 +75,7 @@ impl Program {
     pub fn rights(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Foo => seeds::RIGHTS,
-            Self::Databases => databases::RIGHTS,
+            Self::Databases | Self::Installations => databases::RIGHTS,
             Self::Shops => shops::RIGHTS,
         }
     }
@@ -65,7 +84,7 @@ impl Program {
     pub fn calls(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Foo => seeds::CALLS,
-            Self::Databases => databases::CALLS,
+            Self::Databases | Self::Installations => databases::CALLS,
             Self::Shops => shops::CALLS,
         }
     }
@@ -74,7 +93,7 @@ impl Program {
     pub fn policies(self) -> &'static [Others] {
         match self {
             Self::Foo => &Others::ALL,
-            Self::Databases => databases::POLICIES,
+            Self::Databases | Self::Installations => databases::POLICIES,
             Self::Shops => shops::POLICIES,
         }
     }
@@ -88,7 +107,7 @@ impl Program {
             Self::Foo => {
                 foo_controller::build(builder, foo);
             }
-            Self::Databases => {
+            Self::Databases | Self::Installations => {
                 several_kinds::build(builder, several_kinds::NoSettings {});
             }
             Self::Shops => {

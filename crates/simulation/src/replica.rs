@@ -25,7 +25,7 @@ use super::{
     program::Program,
     record::{self, Record},
     trace::{End, Role, Sizes, Time, Who},
-    users::LEASE,
+    users::lease_of,
 };
 
 /// Namespace of the controller, its Lease and its `ServiceAccount`.
@@ -144,7 +144,7 @@ impl Replica {
         };
         let clocks = Arc::new(Clocks::default());
         clocks.wall.store(machine.wall, Relaxed);
-        let config = config(program, settings);
+        let config = config(program, program.installation(who.replica), settings);
         let limits = [Role::Work, Role::Lease].map(|role| Limits::of(&config, role));
         let wire = Wire::default();
         let (stop, stopped) = oneshot::channel();
@@ -319,14 +319,15 @@ fn micros(time: Duration) -> u64 {
 }
 
 /// Returns the shipped configuration with the settings of the plan. Without an HTTP listener.
-fn config(program: Program, settings: &Settings) -> Config {
+fn config(program: Program, installation: &str, settings: &Settings) -> Config {
     let mut config = Config::shipped(program.app());
     config.workers = settings.workers;
     config.resync = settings.resync;
     config.namespaces = settings.namespace.into_iter().map(Into::into).collect();
     config.http.addr = None;
+    installation.clone_into(&mut config.installation);
     let election = &mut config.leader_election;
-    LEASE.clone_into(&mut election.lease_name);
+    election.lease_name = lease_of(installation);
     election.lease_duration = settings.lease_duration;
     election.renew_deadline = settings.renew_deadline;
     election.retry_period = settings.retry_period;

@@ -73,7 +73,8 @@ impl Plan {
         // An object that has always failed waits as long again for its next retry.
         let rest = heal + heal + SETTLE;
         let end = rest + if shape.once_in(16) { 360_000 } else { 40_000 };
-        let replicas = shape.of(&[1, 2, 2, 3, 3, 3, 4, 5]);
+        let replicas: usize = shape.of(&[1, 2, 2, 3, 3, 3, 4, 5]);
+        let replicas = replicas.max(program.installations().len());
         let mut clocks = Draws::new(seed, "clocks");
         let are_wrong = clocks.once_in(2);
         let machine = |_| {
@@ -98,6 +99,10 @@ impl Plan {
             Program::Foo => plan.users(heal),
             Program::Databases => databases::users(&mut plan, ms(heal)),
             Program::Shops => shops::users(&mut plan, ms(heal)),
+            Program::Installations => {
+                databases::users(&mut plan, ms(heal));
+                databases::moves(&mut plan, ms(heal));
+            }
         }
         for kind in FAULTS {
             if program == Program::Foo || databases::FAULTS.contains(&kind.name) {

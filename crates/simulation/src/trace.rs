@@ -274,6 +274,26 @@ impl Trace {
         asleep
     }
 
+    /// Returns the records of the processes in some of the places. The events and the faults concern all places.
+    #[must_use]
+    pub fn of_places(&self, is_one: impl Fn(usize) -> bool) -> Self {
+        let is_one = |who: &Who| is_one(who.replica);
+        let calls = self.calls.iter().filter(|it| is_one(&it.who));
+        let logs = self.logs.iter().filter(|it| is_one(&it.who));
+        let reconciles = self.reconciles.iter().filter(|it| is_one(&it.who));
+        let lives = self.lives.iter().filter(|it| is_one(&it.who));
+        let sizes = self.sizes.iter().filter(|(_, who, _)| is_one(who));
+        Self {
+            calls: calls.cloned().collect(),
+            logs: logs.cloned().collect(),
+            reconciles: reconciles.cloned().collect(),
+            lives: lives.cloned().collect(),
+            sizes: sizes.copied().collect(),
+            faults: self.faults.clone(),
+            events: self.events.clone(),
+        }
+    }
+
     /// Returns all judged data, except the store's history, which [`lines`](Self::lines) contains.
     pub fn records(&self) -> String {
         format!("{self:#?}")

@@ -13,6 +13,12 @@ pub const NAMESPACE: &str = super::world::FOOS;
 pub const LEASE_NAMESPACE: &str = super::replica::NAMESPACE;
 pub const LEASE: &str = "foo-controller";
 
+/// Returns the name of the Lease of an installation.
+pub fn lease_of(installation: &str) -> String {
+    let hyphen = if installation.is_empty() { "" } else { "-" };
+    format!("{LEASE}{hyphen}{installation}")
+}
+
 /// An action on the objects. Foos and Deployments have small numbers, so that actions collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {

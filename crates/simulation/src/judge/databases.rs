@@ -11,7 +11,7 @@ use super::{
     grants::{fingerprint, grants, secret_of},
     made, named,
 };
-use crate::{databases::GROUP, world::FOOS};
+use crate::{databases::GROUP, trace::Time, world::FOOS};
 
 /// Kinds of the operator, as the store has them.
 struct Kinds {
@@ -39,7 +39,12 @@ fn stored<'a>(case: &Case<'a>, kind: Kind, name: &str) -> Option<&'a Arc<Value>>
     case.store.get(&Key::new(kind, namespace, name))
 }
 
-fn is_paused(object: &Value) -> bool {
+/// Returns the installation that the label of an object names.
+pub fn installation_of(object: &Value) -> &str {
+    text(&object["metadata"]["labels"][format!("{GROUP}/installation")])
+}
+
+pub fn is_paused(object: &Value) -> bool {
     let metadata = &object["metadata"];
     metadata["annotations"][format!("{GROUP}/paused")] == "true"
         && metadata["deletionTimestamp"].is_null()
@@ -263,10 +268,10 @@ pub fn share_watches(case: &Case, found: &mut Vec<Violation>) {
 }
 
 /// From the condition Paused to the end of the pause, replicas write neither the object nor its dependents. The status of a
-/// dependent belongs to the controller of its own kind, which the pause of the owner does not concern.
+/// dependent belongs to the controller of its own kind, which the pause of the owner does not concern. An installation that has
+/// not reported the pause itself may write while its watch shows neither the pause nor the move of the object.
 pub fn pauses_hold(case: &Case, found: &mut Vec<Violation>) {
-    // The objects whose pause is reported, by UID, with the time of the report.
-    let mut paused = BTreeMap::<String, Duration>::new();
+    let mut paused = Paused::new();
     for (index, revision) in case.store.history().iter().enumerate() {
         let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
         let call = case.writer(index);
@@ -275,9 +280,12 @@ pub fn pauses_hold(case: &Case, found: &mut Vec<Violation>) {
             let owner = (!is_status).then(|| owner(object));
             owner.into_iter().chain([text(&object["metadata"]["uid"])])
         });
-        let pause = concerned.filter_map(|uid| paused.get(uid)).max();
+        let by = call.map(|call| case.plan.program.installation(call.who.replica));
+        let reports = concerned.filter_map(|uid| paused.get(uid));
+        let own = reports.filter(|report| Some(report.by) == by);
+        let pause = own.filter_map(|report| report.since).max();
         if let (Some(since), Some(call)) = (pause, call)
-            && call.begun > *since
+            && call.begun > since
         {
             found.push(Violation {
                 invariant: "I18",
@@ -286,20 +294,33 @@ pub fn pauses_hold(case: &Case, found: &mut Vec<Violation>) {
                 what: format!("written by {} during a pause since {since:?}", call.who),
             });
         }
-        note(&mut paused, revision);
+        note(&mut paused, revision, by);
     }
 }
 
+/// The last report of each pause, by the UID of the object.
+type Paused = BTreeMap<String, Report>;
+
+/// A condition Paused.
+struct Report {
+    /// The installation that wrote it.
+    by: &'static str,
+    /// Since when the object has been paused, and its label has named this installation.
+    since: Option<Time>,
+}
+
 /// Records the begin and the end of pauses.
-fn note(paused: &mut BTreeMap<String, Duration>, revision: &Revision) {
+fn note(paused: &mut Paused, revision: &Revision, by: Option<&'static str>) {
     let Some(object) = revision.after.as_deref().or(revision.before.as_deref()) else {
         return;
     };
     let uid = text(&object["metadata"]["uid"]).to_owned();
-    let is_there = revision.after.is_some();
-    if is_there && is_paused(object) && condition(object, "Paused").0 == "True" {
-        paused.entry(uid).or_insert(made(revision));
-    } else {
+    if revision.after.is_none() || condition(object, "Paused").0 != "True" {
         paused.remove(&uid);
+        return;
     }
+    let by = by.unwrap_or_default();
+    let report = paused.entry(uid).or_insert(Report { by, since: None });
+    let holds = is_paused(object) && installation_of(object) == report.by;
+    report.since = holds.then(|| report.since.unwrap_or(made(revision)));
 }

@@ -43,7 +43,7 @@ pub fn fingerprint(secret: &Value) -> String {
 }
 
 /// Returns the states of an object that were stored between this version and this time.
-fn states<'a>(case: &'a Case, key: &'a Key, since: u64, until: Time) -> Vec<&'a Value> {
+pub fn states<'a>(case: &'a Case, key: &Key, since: u64, until: Time) -> Vec<&'a Value> {
     let history = case.store.history().iter();
     let its = history.filter(|one| one.key == *key && made(one) <= until);
     let (before, after): (Vec<_>, Vec<_>) = its.partition(|one| one.version <= since);

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ops::Range, rc::Rc, sync::Arc, time::Duration};
 
 use operator_runtime::election::YIELD_DELAY;
-use operator_testkit::api_server::{Key, Kind, RESTORED, Revision};
+use operator_testkit::api_server::{Kind, RESTORED, Revision};
 use serde_json::Value;
 
 use super::{
@@ -11,17 +11,12 @@ use super::{
         network::longest_way,
         plan::{Fault, Settings},
         trace::{Call, Life, Time, comes_at},
-        users::{LEASE, LEASE_NAMESPACE},
     },
     ASKED, Case, STEP, Violation, made, named, pod_of,
 };
 
 pub fn holder(lease: &Value) -> &str {
     lease["spec"]["holderIdentity"].as_str().unwrap_or_default()
-}
-
-pub fn lease() -> Key {
-    Key::new(Kind::Lease, LEASE_NAMESPACE, LEASE)
 }
 
 /// A process that writes an object or a status holds the Lease at that moment, in the order of the store.
@@ -40,7 +35,7 @@ pub fn holds_the_lease(case: &Case, found: &mut Vec<Violation>) {
     let mut gave_back = BTreeMap::new();
     for (index, revision) in case.store.history().iter().enumerate() {
         let writer = case.writer(index);
-        if revision.key == lease() {
+        if revision.key == case.lease {
             if writer.is_none() {
                 edited.push((made(revision), now.clone()));
             }
@@ -192,7 +187,7 @@ fn as_of(case: &Case, time: Time, version: Option<u64>) -> usize {
     let history = case.store.history().iter().enumerate();
     let mut leases = history
         .rev()
-        .filter(|(_, one)| one.key == lease() && made(one) <= time);
+        .filter(|(_, one)| one.key == case.lease && made(one) <= time);
     let is_it = |one: &Revision| {
         version.is_none_or(|version| {
             let own = one
@@ -211,7 +206,7 @@ fn as_of(case: &Case, time: Time, version: Option<u64>) -> usize {
 /// Returns when a restored backup changed the holder of the Lease.
 fn restored(case: &Case) -> Vec<Time> {
     let history = case.store.history().iter();
-    let its = history.filter(|one| one.key == lease() && *one.by == *RESTORED);
+    let its = history.filter(|one| one.key == case.lease && *one.by == *RESTORED);
     let of = |lease: &Option<Arc<Value>>| lease.as_deref().map_or("", holder).to_owned();
     its.filter(|one| of(&one.before) != of(&one.after))
         .map(|one| made(one))
@@ -223,7 +218,7 @@ fn shortened(case: &Case) -> Vec<Time> {
     let lasts = |lease: Option<&Value>| lease?["spec"]["leaseDurationSeconds"].as_i64();
     let (mut shortened, mut before) = (Vec::new(), None);
     for (index, revision) in case.store.history().iter().enumerate() {
-        if revision.key == lease() {
+        if revision.key == case.lease {
             let after = lasts(revision.after.as_deref());
             if case.writer(index).is_none() && after.is_some() && after < before {
                 shortened.push(made(revision));
@@ -343,7 +338,7 @@ fn terms_of<'a>(case: &Case<'a>, life: &'a Life) -> Vec<Term<'a>> {
 fn cleared(case: &Case) -> Vec<(Time, Range<usize>)> {
     let (mut cleared, mut since) = (Vec::new(), None);
     for (index, revision) in case.store.history().iter().enumerate() {
-        if revision.key != lease() {
+        if revision.key != case.lease {
             continue;
         }
         let after = revision.after.as_deref();
@@ -477,7 +472,7 @@ pub fn somebody_leads(case: &Case, found: &mut Vec<Violation>) {
         found.push(Violation {
             invariant: "I10",
             at,
-            object: named(&lease()),
+            object: named(&case.lease),
             what,
         });
     };
@@ -497,7 +492,7 @@ pub fn somebody_leads(case: &Case, found: &mut Vec<Violation>) {
         .store
         .history()
         .iter()
-        .filter(|revision| revision.key == lease());
+        .filter(|revision| revision.key == case.lease);
     let writes = ours.map(|revision| {
         (
             made(revision),
@@ -541,7 +536,7 @@ fn leads_from(case: &Case) -> Option<Time> {
     let over = case.trace.faults.iter().map(|(time, _)| time.end);
     let over = over.filter(|over| *over < Time::MAX);
     let edits = case.store.history().iter().enumerate();
-    let edits = edits.filter(|(index, it)| it.key == lease() && case.writer(*index).is_none());
+    let edits = edits.filter(|(index, it)| it.key == case.lease && case.writer(*index).is_none());
     let edits = edits.map(|(_, revision)| made(revision));
     let lives = || case.trace.lives.iter();
     let ends = lives().filter_map(|life| life.ended.as_ref().map(|(at, _)| *at));

@@ -7,7 +7,7 @@ use super::{
     Case, Violation,
     converge::text,
     hindered::is_hindered,
-    leader::{holder, lease},
+    leader::holder,
     made,
     works::holds,
 };
@@ -65,7 +65,7 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
     let holds = holds(case);
     for (index, hold) in holds.iter().enumerate() {
         let mut history = case.store.history().iter().enumerate();
-        let begins = history.find(|(_, one)| one.key == lease() && made(one) == hold.from);
+        let begins = history.find(|(_, one)| one.key == case.lease && made(one) == hold.from);
         // The Lease was renewed after the holder's deadline, and no other replica led in between.
         let is_renewed = begins.is_none_or(|(_, one)| {
             let [before, after] = [&one.before, &one.after].map(|it| it.as_deref().map(holder));
@@ -128,7 +128,7 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
             history.any(|(index, one)| {
                 let is_then = hold.from <= made(one) && made(one) <= first.begun;
                 let [before, after] = [&one.before, &one.after].map(|it| it.as_deref().map(holder));
-                one.key == lease() && is_then && case.writer(index).is_none() && before != after
+                one.key == case.lease && is_then && case.writer(index).is_none() && before != after
             })
         };
         let is_excused = || is_hindered(case, hold.who, None, hold.from, first.begun);

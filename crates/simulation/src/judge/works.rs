@@ -14,7 +14,7 @@ use super::{
     Case, Violation,
     converge::{condition, owner, text},
     hindered::{is_gone, is_hindered},
-    leader::{holder, lease},
+    leader::holder,
     made, named,
     rollouts::is_queued,
 };
@@ -92,13 +92,13 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
         found.push(Violation {
             invariant: "I10",
             at,
-            object: named(&lease()),
+            object: named(&case.lease),
             what,
         });
     };
     let leases = || {
         let history = case.store.history().iter().enumerate();
-        history.filter(|(_, one)| one.key == lease())
+        history.filter(|(_, one)| one.key == case.lease)
     };
     let held = |at: Time| {
         let last = leases().take_while(|(_, one)| made(one) <= at).last();
@@ -170,7 +170,7 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
 /// lease duration.
 pub fn takes_over(case: &Case, found: &mut Vec<Violation>) {
     let leases = case.store.history().iter().enumerate();
-    let leases: Vec<_> = leases.filter(|(_, one)| one.key == lease()).collect();
+    let leases: Vec<_> = leases.filter(|(_, one)| one.key == case.lease).collect();
     let mut longest = case.longest_of(|settings| settings.lease_duration);
     for (number, (index, one)) in leases.iter().enumerate() {
         let Some(lease) = one.after.as_deref() else {
@@ -345,7 +345,7 @@ pub fn holds(case: &Case) -> Vec<Hold> {
     // End of the last holder's term. An edit by another client does not end it.
     let mut term_ends = Time::ZERO;
     for (index, revision) in case.store.history().iter().enumerate() {
-        if revision.key != lease() {
+        if revision.key != case.lease {
             continue;
         }
         let at = made(revision);
@@ -425,7 +425,7 @@ pub fn lets_go(case: &Case, found: &mut Vec<Violation>) {
             found.extend(others.next().map(|other| Violation {
                 invariant: "I10",
                 at: due,
-                object: named(&lease()),
+                object: named(&case.lease),
                 what: format!(
                     "is held by {}, which can do nothing since {from:?}, and {} could",
                     hold.who, other.who
