@@ -115,6 +115,15 @@ async fn another_installation_is_seen() {
     let expected = "error other installations: the installation in foo-system (Lease l) also serves default, and both write the \
                     same objects";
     assert!(found.starts_with(expected), "{found}");
+    for (name, namespace) in [("a", "default"), ("b", "other")] {
+        let of_one_lease = json!({ "args": ["--namespace", namespace] });
+        apply(&deployment(name, "foo-system", of_one_lease)).await;
+    }
+    let found = line(check, &[]).await;
+    kubectl("delete deployment a b -n foo-system").await;
+    let expected = "error other installations: the Deployments foo-system/a and foo-system/b use the Lease \
+                    foo-system/foo-controller, and have different `namespaces`: only one of them leads";
+    assert!(found.starts_with(expected), "{found}");
     let take = |namespace: &str| {
         json!([{ "op": "replace", "path": "/subjects/0/namespace", "value": namespace }])
             .to_string()

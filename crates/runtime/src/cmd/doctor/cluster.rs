@@ -2,7 +2,7 @@
 //!
 //! Lists are bounded, and objects are dropped page by page: in a container, `doctor` shares the memory limit with the replica.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Namespace as CoreNamespace;
@@ -132,38 +132,56 @@ pub async fn primaries(doctor: &Doctor) -> Result<&BTreeMap<String, Primaries>, 
         let kind = doctor.needs.primary();
         let now = doctor.host.now();
         let mut found: BTreeMap<String, Primaries> = BTreeMap::new();
-        let mut take = |object: DynamicObject| {
+        let take = |object: DynamicObject| {
             let namespace = object.namespace().unwrap_or_default();
             let found = found.entry(namespace).or_default();
-            match installation_of(doctor, &object) {
-                Some(other) => *found.others.entry(other.into()).or_default() += 1,
-                None => found.add(&object, now),
+            if installation_of(doctor, &object).is_none() {
+                found.add(&object, now);
             }
         };
-        // Each namespace takes a request, so more than ten are listed together.
-        let configured = &doctor.config.namespaces;
-        let namespaces: Vec<_> = match configured.len() {
-            1..=10 if !kind.is_cluster_scoped() => {
-                configured.iter().map(|it| Some(&**it)).collect()
-            }
-            _ => vec![None],
-        };
-        for namespace in namespaces {
-            let api = api_of(&doctor.client, kind, namespace);
-            match each(&api, &ListParams::default(), &mut take).await {
-                Ok(_) => {}
-                // The CRD is not installed.
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(error) => return Err(unreadable(kind.plural, &error)),
-            }
-        }
-        let served = configured.iter().collect::<BTreeSet<_>>();
-        found.retain(|namespace, _| {
-            served.is_empty() || namespace.is_empty() || served.contains(namespace)
-        });
+        each_in_scope(doctor, kind, &ListParams::default(), take).await?;
         Ok(found)
     });
     read.await.as_ref().map_err(Clone::clone)
+}
+
+/// Passes the objects of a reconciled type in the served namespaces to `take`, of all installations.
+///
+/// # Errors
+/// The list failed or is forbidden.
+pub async fn each_in_scope(
+    doctor: &Doctor,
+    kind: &Kind,
+    params: &ListParams,
+    mut take: impl FnMut(DynamicObject),
+) -> Result<(), Verdict> {
+    let served = &doctor.config.namespaces;
+    // Each namespace takes a request, so more than ten are listed together.
+    let namespaces: Vec<_> = match served.len() {
+        1..=10 if !kind.is_cluster_scoped() => served.iter().map(|it| Some(&**it)).collect(),
+        _ => vec![None],
+    };
+    for namespace in namespaces {
+        let take = |object: DynamicObject| {
+            let namespace = object.namespace().unwrap_or_default();
+            if served.is_empty() || namespace.is_empty() || served.contains(&namespace) {
+                take(object);
+            }
+        };
+        match each(&api_of(&doctor.client, kind, namespace), params, take).await {
+            Ok(_) => {}
+            // The CRD is not installed.
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => return Err(unreadable(kind.plural, &error)),
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a deletion has waited for the finalizers of the object for longer than normal.
+pub fn is_blocked(object: &DynamicObject, now: Timestamp) -> bool {
+    let deleted = object.metadata.deletion_timestamp.as_ref();
+    deleted.is_some_and(|time| now.duration_since(time.0) > FINALIZING)
 }
 
 /// Returns the other installation that reconciles an object. Empty: the default installation.
@@ -176,8 +194,7 @@ pub fn installation_of(doctor: &Doctor, object: &DynamicObject) -> Option<Box<st
 impl Primaries {
     fn add(&mut self, object: &DynamicObject, now: Timestamp) {
         self.count += 1;
-        let deleted = object.metadata.deletion_timestamp.as_ref();
-        if deleted.is_some_and(|time| now.duration_since(time.0) > FINALIZING) {
+        if is_blocked(object, now) {
             for finalizer in object.finalizers() {
                 *self.finalizers.entry(finalizer.clone()).or_default() += 1;
             }

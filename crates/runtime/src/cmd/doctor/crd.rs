@@ -11,7 +11,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    cluster::{api, api_of, each, few, items, primaries, text},
+    cluster::{api, api_of, each, each_in_scope, few, is_blocked, items, text},
     conversion,
     subject::Doctor,
     verdict::{APPLY, Verdict, error, failed, is_forbidden, ok, skipped, warning},
@@ -78,13 +78,19 @@ fn other_scope(kind: &Kind, ours: &CustomResourceDefinition, theirs: &str) -> Op
 /// Reports a terminating CRD, with the finalizers that block its deletion.
 async fn terminating(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
     let kind = &ours.spec.names.kind;
-    let finalizers = match primaries(doctor).await {
-        Ok(found) if doctor.needs.primary().plural == ours.spec.names.plural => {
-            let all = found.values().flat_map(|it| it.finalizers.keys());
-            few(all.collect::<BTreeSet<_>>())
-        }
-        _ => String::new(),
-    };
+    let mut finalizers = BTreeSet::new();
+    if let Some(kind) = kind_of(doctor, ours) {
+        let now = doctor.host.now();
+        // The deletion of a CRD concerns the objects of all installations.
+        let take = |object: DynamicObject| {
+            if is_blocked(&object, now) {
+                finalizers.extend(object.finalizers().iter().cloned());
+            }
+        };
+        // Without the permission to list them, they are unknown.
+        _ = each_in_scope(doctor, kind, &ListParams::default(), take).await;
+    }
+    let finalizers = few(finalizers);
     let waits = match &*finalizers {
         "" => String::new(),
         these => format!(", which waits for the finalizers {these}"),
@@ -373,7 +379,10 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::cmd::doctor::verdict::Grade;
+    use crate::{
+        cmd::doctor::verdict::Grade,
+        config::{app::tests::APP, settings::Config},
+    };
 
     /// The changes from `ours` to `theirs`, each with its text.
     fn changes(ours: &Value, theirs: &Value) -> Vec<String> {
@@ -447,6 +456,38 @@ mod tests {
                 "{verdict:?}"
             );
         }
+    }
+
+    /// The deletion of a CRD waits for the objects of all installations, of each reconciled type.
+    #[tokio::test]
+    async fn the_finalizers_of_all_installations_are_named() {
+        static ORDER: Kind = Kind::custom("example.com", "v1", "Order", "orders");
+        static JOB: Kind = Kind::custom("example.com", "v1", "Job", "jobs");
+        let objects = |plural: &str| {
+            let object = |finalizer: &str, deleted: &str, installation: &str| {
+                json!({ "metadata": {
+                    "name": "x", "namespace": "n", "finalizers": [finalizer], "deletionTimestamp": deleted,
+                    "labels": { "example.com/installation": installation },
+                } })
+            };
+            let jobs = vec![
+                object("a/own", "2020-01-01T00:00:00Z", ""),
+                object("b/other", "2020-01-01T00:00:00Z", "canary"),
+                object("c/new", "9000-01-01T00:00:00Z", ""),
+            ];
+            if plural == "jobs" { jobs } else { Vec::new() }
+        };
+        let config = Config::shipped(&APP);
+        let doctor = Doctor::for_tests(config, &[&ORDER, &JOB], objects);
+        let names = json!({ "kind": "Job", "plural": "jobs" });
+        let spec = json!({ "group": "example.com", "names": names, "scope": "Namespaced", "versions": [] });
+        let ours = json!({ "metadata": { "name": "jobs.example.com" }, "spec": spec });
+        let ours: CustomResourceDefinition = serde_json::from_value(ours).unwrap();
+        let (_, text) = terminating(&doctor, &ours).await;
+        assert!(
+            text.contains("waits for the finalizers a/own, b/other:"),
+            "{text}"
+        );
     }
 
     /// The scope of the code, of the printed CRD and of the CRD in the cluster.

@@ -1,6 +1,9 @@
 //! Other installations in the cluster: whether they serve the same objects, or have taken over the `ClusterRoleBinding`. And the
 //! objects that no installation serves.
 
+mod other;
+mod unserved;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
@@ -8,11 +11,8 @@ use std::{
 };
 
 use clap::Command;
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
-    apps::v1::Deployment,
-    coordination::v1::{Lease, LeaseSpec},
-    core::v1::ConfigMap,
+    apps::v1::Deployment, coordination::v1::Lease, core::v1::ConfigMap,
     rbac::v1::ClusterRoleBinding,
 };
 use kube::{
@@ -21,18 +21,20 @@ use kube::{
 };
 use serde_json::{Value, json};
 
+pub use self::other::LABEL;
+use self::{
+    other::{Election, Other, held},
+    unserved::unserved,
+};
 use super::{
-    cluster::{all, few, items, primaries, text, unreadable},
+    cluster::{all, few, items, text, unreadable},
     subject::Doctor,
     verdict::{Verdict, error, ok, skipped, warning, worst},
 };
 use crate::{
-    api::{control::installation_label, failure::brief, kind::Kind},
+    api::failure::brief,
     config::{self, app::App, settings::Config},
 };
-
-/// The label of all objects in `deploy/`. Its value is the application's name.
-pub const LABEL: &str = "app.kubernetes.io/name";
 
 pub async fn examine(doctor: &Doctor) -> Verdict {
     match found(doctor).await {
@@ -63,7 +65,7 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
 
     let ours = election_of(&doctor.config, namespace);
     let mut others: BTreeMap<Election, Other> = BTreeMap::new();
-    let mut is_installed = false;
+    let (mut is_installed, mut sharing) = (false, Vec::new());
     let running = deployments
         .iter()
         .filter(|it| it.data["spec"]["replicas"] != 0);
@@ -71,6 +73,11 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
         let place = deployment.namespace().unwrap_or_default();
         let maps = config_maps(client, &place, deployment).await;
         let (election, served) = match configured(app, deployment, &maps) {
+            Ok(config) if is_same(&election_of(&config, &place), &ours) => {
+                sharing.push((format!("{place}/{}", deployment.name_any()), config));
+                is_installed = true;
+                continue;
+            }
             Ok(config) => (
                 election_of(&config, &place),
                 Ok((config.installation, config.namespaces)),
@@ -111,6 +118,7 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
         .filter_map(|(place, other)| overlaps(place, other, &doctor.config, shared))
         .collect();
     verdicts.extend(unserved);
+    verdicts.extend(share(&ours, &sharing));
     // An installation for certain namespaces may have RoleBindings instead.
     let needs_it = is_installed && doctor.config.namespaces.is_empty();
     verdicts.extend(is_bound(app.name, namespace, needs_it, &bindings));
@@ -126,92 +134,11 @@ async fn found(doctor: &Doctor) -> Result<Verdict, Failed> {
     }))
 }
 
-/// Another installation.
-#[derive(Debug)]
-struct Other {
-    /// The leader's identity, while its Lease has not expired.
-    holder: Option<String>,
-    /// The setting `installation`, and the served namespaces; empty: all. Or why they are unknown.
-    served: Result<(String, Vec<String>), String>,
-}
-
 /// Returns whether the objects of another installation may have the label of this one.
 fn is_ours(other: &Other, ours: &Config) -> bool {
     let served = other.served.as_ref();
     served.map_or(true, |(installation, _)| *installation == ours.installation)
 }
-
-impl Default for Other {
-    fn default() -> Self {
-        let why = format!("no Deployment with the label {LABEL} uses its Lease");
-        Self {
-            holder: None,
-            served: Err(why),
-        }
-    }
-}
-
-/// Returns warnings about objects whose label names an installation that does not run.
-async fn unserved(doctor: &Doctor, others: &BTreeMap<Election, Other>) -> Vec<Verdict> {
-    // Another check reports a failed list.
-    let Ok(primaries) = primaries(doctor).await else {
-        return Vec::new();
-    };
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for (name, count) in primaries.values().flat_map(|it| &it.others) {
-        *counts.entry(name).or_default() += count;
-    }
-    let mut running = BTreeSet::new();
-    let served = others.values().filter_map(|it| it.served.as_ref().ok());
-    running.extend(served.map(|(installation, _)| &**installation));
-    let mut found = Vec::new();
-    for (name, count) in counts
-        .into_iter()
-        .filter(|(name, _)| !running.contains(name))
-    {
-        if !has_leader(doctor, name).await {
-            let kind = doctor.needs.primary();
-            found.push(abandoned(doctor.app, kind, &brief(name), count));
-        }
-    }
-    found
-}
-
-/// Returns whether a replica of this installation leads anywhere in the cluster. Returns `true` if the permission to list Leases is missing.
-async fn has_leader(doctor: &Doctor, installation: &str) -> bool {
-    let ours = &*doctor.config.leader_election.lease_name;
-    let base = ours.strip_suffix(&*doctor.config.installation);
-    let base = base.and_then(|base| base.strip_suffix('-'));
-    let mut name = base.unwrap_or(ours).to_owned();
-    if !installation.is_empty() {
-        name = format!("{name}-{installation}");
-    }
-    let leases: Api<Lease> = Api::all(doctor.client.clone());
-    let named = ListParams::default().fields(&format!("metadata.name={name}"));
-    let now = doctor.host.now();
-    let is_held = |lease: Lease| lease.spec.is_some_and(|spec| held(&spec, now).is_some());
-    let found = leases.list(&named).await;
-    found.map_or(true, |leases| leases.into_iter().any(is_held))
-}
-
-/// The warning about objects that no installation serves.
-fn abandoned(app: &App, kind: &Kind, installation: &str, count: usize) -> Verdict {
-    let (plural, label) = (kind.plural, installation_label(app.group));
-    let objects = match installation {
-        "" => format!(
-            "{count} {plural} lack the label {label}, and the default installation does not run"
-        ),
-        name => format!(
-            "{count} {plural} have the label {label}={name}, and no installation of this name runs"
-        ),
-    };
-    warning(format!(
-        "{objects}: they are not reconciled, and keep their finalizers; install it, or change the label"
-    ))
-}
-
-/// The namespace and the name of a Lease. Without an election, the name is empty.
-type Election = (String, String);
 
 /// Returns the election of an installation in the namespace `place`.
 fn election_of(config: &Config, place: &str) -> Election {
@@ -225,6 +152,28 @@ fn election_of(config: &Config, place: &str) -> Election {
 /// installation in its namespace.
 fn is_same(election: &Election, ours: &Election) -> bool {
     election.0 == ours.0 && (election.1 == ours.1 || ours.1.is_empty())
+}
+
+/// Returns an error if the Deployments of one Lease serve different objects. Only one of them leads at a time.
+fn share((namespace, lease): &Election, deployments: &[(String, Config)]) -> Option<Verdict> {
+    let served = |config: &Config| {
+        let namespaces: BTreeSet<_> = config.namespaces.iter().cloned().collect();
+        (config.installation.clone(), namespaces)
+    };
+    let ((first, ours), others) = deployments.split_first()?;
+    let (second, theirs) = others.iter().find(|(_, it)| served(it) != served(ours))?;
+    let setting = if ours.installation == theirs.installation {
+        "namespaces"
+    } else {
+        "installation"
+    };
+    // Without an election, the Lease has no name.
+    (!lease.is_empty()).then(|| {
+        error(format!(
+            "the Deployments {first} and {second} use the Lease {namespace}/{lease}, and have different `{setting}`: only one of \
+             them leads, and the objects of the other are not reconciled; give each its own `leader_election.lease_name`"
+        ))
+    })
 }
 
 /// Returns the data of the `ConfigMaps` that the pods of a Deployment use, if they can be read.
@@ -388,17 +337,6 @@ fn file(
         let map = maps.get(text(&source["name"]))?;
         map[key].as_str().map(str::to_owned)
     })
-}
-
-/// Returns the holder of a Lease that has not expired.
-fn held(lease: &LeaseSpec, now: Timestamp) -> Option<String> {
-    let holder = lease
-        .holder_identity
-        .as_deref()
-        .filter(|it| !it.is_empty())?;
-    let renewed = lease.renew_time.as_ref()?.0;
-    let duration = SignedDuration::from_secs(lease.lease_duration_seconds?.into());
-    (now.duration_since(renewed) <= duration).then(|| brief(holder))
 }
 
 /// Returns an error if the installation in the namespace `place` reconciles objects of this one, and a warning if it may. Each
@@ -667,6 +605,37 @@ mod tests {
                     assert_eq!(found.is_empty(), expected.is_empty(), "{found}");
                 }
             }
+        }
+    }
+
+    /// The Deployments that use one Lease must serve the same objects.
+    #[test]
+    fn a_shared_lease_is_an_error() {
+        let deployment = |name: &str, installation: &str, namespaces: &[&str]| {
+            let config = Config {
+                installation: installation.to_owned(),
+                namespaces: namespaces.iter().map(|it| (*it).to_owned()).collect(),
+                ..Config::shipped(&APP)
+            };
+            (name.to_owned(), config)
+        };
+        let first = || deployment("p/a", "", &["x", "y"]);
+        let lease = ("p".to_owned(), "l".to_owned());
+        let is = |deployments: &[_]| share(&lease, deployments).map(|(_, text)| text);
+        assert_eq!(is(&[]), None);
+        assert_eq!(is(&[first()]), None);
+        assert_eq!(is(&[first(), deployment("p/b", "", &["y", "x"])]), None);
+        for (other, setting) in [
+            (deployment("p/c", "", &["x"]), "namespaces"),
+            (deployment("p/c", "canary", &["x", "y"]), "installation"),
+        ] {
+            let all = [first(), first(), other];
+            let found = is(&all).expect("an error");
+            let expected = format!(
+                "the Deployments p/a and p/c use the Lease p/l, and have different `{setting}`: "
+            );
+            assert!(found.starts_with(&expected), "{found}");
+            assert_eq!(share(&("p".to_owned(), String::new()), &all), None);
         }
     }
 

@@ -34,7 +34,7 @@ pub struct Namespace {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Summary of the primary objects in one namespace.
+/// Summary of the primary objects in one namespace. Without those of other installations.
 #[derive(Clone, Debug, Default)]
 pub struct Primaries {
     pub count: usize,
@@ -42,8 +42,6 @@ pub struct Primaries {
     pub finalizers: BTreeMap<String, usize>,
     /// The name of the first object with a condition `ReplicaFailure`, and the message of the condition.
     pub replica_failure: Option<(String, String)>,
-    /// The number of objects of each other installation. They are not part of the other fields.
-    pub others: BTreeMap<String, usize>,
 }
 
 /// A webhook of a webhook configuration.
@@ -55,4 +53,54 @@ pub struct Hook {
     pub(super) is_mutating: bool,
     /// Why the webhook cannot be called, if known.
     pub(super) down: Option<String>,
+}
+
+#[cfg(test)]
+impl Doctor {
+    /// Returns the input for a program that reconciles these resource types. The API server has `objects`, each with a namespace, by
+    /// plural. It ignores selectors.
+    pub fn for_tests(
+        config: Config,
+        kinds: &[&'static crate::api::kind::Kind],
+        objects: fn(&str) -> Vec<Value>,
+    ) -> Self {
+        use crate::cache::readiness::namespace::ControllerAccess;
+        use kube::client::Body;
+
+        let service = tower::service_fn(move |request: http::Request<Body>| async move {
+            let path = request.uri().path().to_owned();
+            let plural = path.rsplit('/').next().unwrap_or_default();
+            let within = path.split_once("/namespaces/").map(|(_, rest)| rest);
+            let within = within.and_then(|rest| rest.split_once('/'));
+            let mut items = objects(plural);
+            items.retain(|it| {
+                within.is_none_or(|(namespace, _)| it["metadata"]["namespace"] == namespace)
+            });
+            let list = serde_json::json!({ "apiVersion": "v1", "metadata": {}, "items": items });
+            let body = Body::from(list.to_string().into_bytes());
+            Ok::<_, std::convert::Infallible>(http::Response::new(body))
+        });
+        let controllers = kinds.iter().map(|primary| ControllerAccess {
+            name: "test",
+            primary,
+            watched: Vec::new(),
+            rights: Vec::new(),
+        });
+        Self {
+            app: &crate::config::app::tests::APP,
+            host: Host::of_this_process(),
+            config,
+            client: Client::new(service, "default"),
+            needs: RequiredAccess {
+                controllers: controllers.collect(),
+                watched: kinds.iter().map(|kind| **kind).collect(),
+                optional: Vec::new(),
+                unreviewed: Vec::new(),
+            },
+            namespace: None,
+            namespaces: OnceCell::new(),
+            primaries: OnceCell::new(),
+            hooks: OnceCell::new(),
+        }
+    }
 }
