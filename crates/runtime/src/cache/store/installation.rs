@@ -24,12 +24,16 @@ impl<V> Snapshot<V> {
 
 impl<V: Cached> Store<V> {
     /// Returns whether this installation reconciles the object of this key, by the label `<group>/installation`. For a missing
-    /// object: `false` if only the objects of this installation are watched.
+    /// object: `false` if only the objects of this installation are watched, and those of its namespace have been listed.
     #[must_use]
     pub fn is_served(&self, key: &Key) -> bool {
         let state = self.state.read();
+        let would_be_here = || {
+            let scope = state.scope_of(key);
+            state.is_divided && scope.is_none_or(|scope| scope.is_listed)
+        };
         let entry = state.objects.get(key);
-        entry.map_or(!state.is_divided, Entry::is_served)
+        entry.map_or_else(|| !would_be_here(), Entry::is_served)
     }
 
     /// Calls `see` with every object that this installation reconciles, as [`for_each`](Self::for_each).
@@ -158,6 +162,10 @@ mod tests {
         let store = parents("canary");
         assert!(store.is_served(&key), "it may be created");
         store.divide();
+        assert!(store.is_served(&key), "it may be in the list");
+        store.list_begins(0);
+        assert!(store.is_served(&key), "it may be in the list");
+        store.list_ends(0, 1);
         assert!(!store.is_served(&key), "the watch would show it");
         assert!(apply(&store, "a", 1, CANARY));
         assert!(store.take_request(&key, None) && !store.take_request(&key, None));
