@@ -277,6 +277,7 @@ async fn a_replica_without_the_fence() {
         target: election::ElectionTarget {
             identity,
             namespace: config.leader_election.lease_namespace.clone(),
+            installation: String::new(),
         },
         settings: config.leader_election,
         metrics: metrics.clone(),

@@ -74,6 +74,7 @@ impl Replica {
             target: ElectionTarget {
                 identity: Identity::new(name, "uid").unwrap(),
                 namespace: Some(namespace.into()),
+                installation: String::new(),
             },
             metrics: Metrics::disconnected(&APP),
             seen: SeenLease::default(),

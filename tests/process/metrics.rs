@@ -231,7 +231,7 @@ async fn every_metric_exists_from_the_start() {
     let scraped: BTreeSet<_> = scrape.types.keys().cloned().collect();
     assert_eq!(scraped, listed);
     assert_eq!(
-        scrape.get(r#"leader_election_master_status{name="foo-controller"}"#),
+        scrape.get(r#"leader_election_master_status{installation="",name="foo-controller"}"#),
         1.
     );
     let creates = format!(
@@ -360,7 +360,8 @@ async fn leadership_is_reported() {
     let leading = |leads: f64| {
         move |scrape: &Scrape| {
             let renewals = scrape.get("foo_controller_lease_renew_seconds_count");
-            scrape.get(r#"leader_election_master_status{name="foo-controller"}"#) == leads
+            scrape.get(r#"leader_election_master_status{installation="",name="foo-controller"}"#)
+                == leads
                 && scrape.get("foo_controller_leader_transitions_total") == leads
                 && (renewals > 0.) == (leads > 0.)
         }

@@ -71,7 +71,7 @@ pub async fn run(
     let app = metrics.app();
     let server = Server::bind(app, &config.http).await?;
     let election = &config.leader_election;
-    let target = ElectionTarget::of(app, host, election, cluster.pod_namespace.take())?;
+    let target = ElectionTarget::of(app, host, &config, cluster.pod_namespace.take())?;
     let _claim = target.claim(host, election)?;
     let identity = &target.identity;
     let commit = build_info::commit().unwrap_or("unknown");
@@ -204,9 +204,9 @@ pub fn candidate(
     metrics: Metrics,
     drained: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Candidate, Error> {
-    let settings = config.leader_election;
     let pod_namespace = cluster.pod_namespace.take();
-    let target = ElectionTarget::of(metrics.app(), host, &settings, pod_namespace)?;
+    let target = ElectionTarget::of(metrics.app(), host, &config, pod_namespace)?;
+    let settings = config.leader_election;
     let claim = target.claim(host, &settings)?;
     let (publish, term) = watch::channel(None);
     let fence = FenceLayer::new(term.clone(), &metrics);

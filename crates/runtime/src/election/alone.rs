@@ -33,7 +33,7 @@ pub(super) async fn run(
 ) {
     let mut stop = pin!(stop);
     let app = metrics.app();
-    let counts = Counts::new(metrics, &settings.lease_name);
+    let counts = Counts::new(metrics, &settings.lease_name, &target.installation);
     counts.leading.record(0);
     // Outside a pod, the namespace of the record is unknown.
     let mut record = target.namespace.as_deref().map(|namespace| {

@@ -104,11 +104,12 @@ impl Candidate {
         metrics: &Metrics,
     ) -> Result<Self, Error> {
         let app = metrics.app();
-        let counts = Counts::new(metrics, &settings.lease_name);
+        let counts = Counts::new(metrics, &settings.lease_name, &target.installation);
         let call = settings.call_timeout();
         let ElectionTarget {
             identity,
             namespace,
+            ..
         } = target;
         let namespace = namespace.ok_or_else(|| Error::Namespace(app.env_prefix()))?;
         let name = settings.lease_name.clone();

@@ -3,7 +3,7 @@
 use crate::config::{
     app::App,
     environment::{Host, ProcessLock},
-    settings::LeaderElection,
+    settings::{Config, LeaderElection},
 };
 
 use super::error::Error;
@@ -12,13 +12,15 @@ use std::{env, fmt};
 /// Maximum length in bytes. `kube-leader-election` also uses the identity as the field manager, which has this limit.
 const MAX: usize = 128;
 
-/// The identity of this replica in the election, and the namespace of the Lease.
+/// The identity of this replica in the election, the namespace of the Lease, and the installation.
 #[derive(Clone, Debug)]
 pub struct ElectionTarget {
     /// Identity of this replica.
     pub identity: Identity,
     /// Namespace of the Lease. `None` is possible only without an election.
     pub namespace: Option<String>,
+    /// Empty: the default installation.
+    pub installation: String,
 }
 
 impl ElectionTarget {
@@ -30,9 +32,10 @@ impl ElectionTarget {
     pub(crate) fn of(
         app: &App,
         host: &Host,
-        settings: &LeaderElection,
+        config: &Config,
         pod_namespace: Option<String>,
     ) -> Result<Self, Error> {
+        let settings = &config.leader_election;
         let identity = Identity::of(host)?;
         let namespace = settings.lease_namespace.clone().or(pod_namespace);
         if settings.enabled && namespace.is_none() {
@@ -41,6 +44,7 @@ impl ElectionTarget {
         Ok(Self {
             identity,
             namespace,
+            installation: config.installation.clone(),
         })
     }
 

@@ -20,10 +20,13 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub fn new(metrics: &Metrics, lease: &str) -> Self {
-        let name = KeyValue::new("name", lease.to_owned());
+    pub fn new(metrics: &Metrics, lease: &str, installation: &str) -> Self {
+        let labels = [
+            KeyValue::new("installation", installation.to_owned()),
+            KeyValue::new("name", lease.to_owned()),
+        ];
         Self {
-            leading: metrics.gauge(&table::LEADING, &[name]),
+            leading: metrics.gauge(&table::LEADING, &labels),
             transitions: metrics.counter(&table::LEADER_TRANSITIONS, &[]),
             term_start: metrics.gauge(&table::TERM_START, &[]),
             rejecting: metrics.gauge(&table::FENCING_REJECTS_LEADER, &[]),

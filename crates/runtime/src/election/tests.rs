@@ -97,6 +97,7 @@ fn candidate_at(
     let target = ElectionTarget {
         identity: Identity::new(name, "1").unwrap(),
         namespace: Some("n".into()),
+        installation: String::new(),
     };
     let metrics = Metrics::disconnected(&APP);
     Candidate::new(host, &settings, target, client, guard, sender, &metrics).unwrap()

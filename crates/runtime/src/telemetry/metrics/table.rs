@@ -101,8 +101,8 @@ metrics! {
             "Running time of the oldest reconcile in progress.";
     }
     "Leadership" {
-        LEADING: Gauge "leader_election_master_status" "" ["name"]
-            "Whether this replica leads (1) or stands by (0); the name is the Lease's.";
+        LEADING: Gauge "leader_election_master_status" "" ["installation", "name"]
+            "Whether this replica leads (1) or stands by (0), with the installation, which is empty by default; the name is the Lease's.";
         LEADER_TRANSITIONS: Counter "{app}_leader_transitions_total" "" []
             "Terms of leadership that this replica began.";
         TERM_START: Gauge "{app}_term_start_time_seconds" "s" []
