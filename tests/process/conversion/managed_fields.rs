@@ -57,9 +57,8 @@ impl World {
     }
 }
 
-/// After `migrate`, no entry of `managedFields` has the former version, and each manager owns what it owned. A write in the
-/// stored version asks the webhook nothing. Then the former version can be removed, and the manager that applied it applies the
-/// new one.
+/// After `migrate`, no entry of `managedFields` has the former version, and each manager has kept its fields. A write in
+/// the stored version then causes no review. The former version can be removed, and its manager can apply the new version.
 #[tokio::test(flavor = "multi_thread")]
 async fn migrate_rewrites_the_managers() {
     let mut world = World::start().await;
@@ -102,7 +101,7 @@ async fn migrate_rewrites_the_managers() {
     world.install_without(FORMER, false).await;
     assert!(world.reviews_of_a_status(1).await > 0);
     world.migrate().await;
-    // It may still end what it did for that version.
+    // The API server may still end its work for that version.
     let mut generation = 1;
     eventually(DEADLINE, "a write without a review", async || {
         generation += 1;

@@ -43,7 +43,7 @@ fn current() -> CustomResourceDefinition {
     crd("v1", &spec)
 }
 
-/// v1alpha1 has one text, ports by name, and tags and words as one text each. One replica is its default.
+/// v1alpha1 has `text`, ports by name, and a text each for the tags and the words. It defaults to 1 replica.
 fn to_stored(job: &mut Versioned) -> Result<(), String> {
     let Some(former) = job.get::<Option<Set>>("spec")? else {
         return Ok(());
@@ -134,7 +134,7 @@ fn rewrite(definition: &Definition, job: &Value) -> Vec<Value> {
     entries.iter().map(|entry| json!(entry)).collect()
 }
 
-/// Each manager owns what its fields become, in the form of the new schema.
+/// Each manager owns the conversion of its fields, in the form of the new schema.
 #[test]
 fn the_owner_of_a_field_owns_its_conversion() {
     let metadata = json!({ "f:labels": { ".": {}, "f:x": {} }, "f:finalizers": { ".": {}, "v:\"example.com/a\"": {} } });

@@ -69,7 +69,7 @@ const IDLE: Duration = Duration::from_mins(2);
 const REQUEST: Duration = Duration::from_secs(30);
 
 /// Time limit for a client to send the body of its request, and again to read the response. The API server has both in memory.
-/// The time in which a request waits for memory does not count.
+/// A wait for memory does not count.
 const CLIENT: Duration = Duration::from_secs(5);
 
 /// Interval of the check of the time limits.

@@ -310,7 +310,7 @@ async fn idle_clients_take_no_memory() {
     timeout(Duration::from_millis(10), good).await.unwrap();
 }
 
-/// Clients with parts of large reviews take the memory until their time is over. Then the next review continues.
+/// Clients with parts of large reviews take the memory until their time limit. Then the next review continues.
 #[tokio::test(start_paused = true)]
 async fn memory_is_bounded() {
     let scene = Scene::new();
