@@ -1,5 +1,7 @@
 //! Several controllers in one program.
 
+mod pair;
+
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast;
 
