@@ -189,10 +189,12 @@ impl Keys {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::*;
     use crate::{
         cache::store::{Owners, Store},
-        testing::fixtures::{Parent, object},
+        testing::fixtures::{Child, Parent, object},
     };
 
     /// Parents by their Child. If the function panics, the object has no name.
@@ -241,5 +243,23 @@ mod tests {
         assert_eq!((keys("web"), keys("odd")), (vec![], vec![]));
         store.delete(0, &Key::new("n", "a"), 102);
         assert_eq!(keys("db"), [""; 0]);
+    }
+
+    /// A Parent and a Child have the same key. The relations to one are not those to the other.
+    #[test]
+    fn relations_are_separate_for_each_kind() {
+        let [to, a, b] = ["to", "a", "b"].map(|name| Key::new("n", name));
+        let mut relation = Relation::default();
+        relation.add((&Parent::KIND, to.clone()), &a);
+        relation.add((&Child::KIND, to.clone()), &b);
+        let of = |relation: &Relation, kind| relation.of(kind, &to).cloned().collect::<Vec<_>>();
+        assert_eq!(of(&relation, &Parent::KIND), slice::from_ref(&a));
+        assert_eq!(of(&relation, &Child::KIND), slice::from_ref(&b));
+        relation.remove(&(&Parent::KIND, to.clone()), &b);
+        relation.remove(&(&Child::KIND, to.clone()), &a);
+        assert_eq!(relation.len(), 2);
+        relation.remove(&(&Parent::KIND, to.clone()), &a);
+        assert!(of(&relation, &Parent::KIND).is_empty());
+        assert_eq!(of(&relation, &Child::KIND), [b]);
     }
 }

@@ -195,14 +195,21 @@ mod tests {
     };
 
     /// Returns the names of the Parents that each change of a Child enqueues. They refer to the Child `other/c`: `a` and `b` from
-    /// their namespaces, `o` from its own. Each Child is a grant, or `None` if it is deleted.
-    async fn enqueued(children: &[Option<&str>]) -> Vec<Vec<String>> {
+    /// their namespaces, `o` from its own. The Parents `p` and `q` of its namespace do not. Each Child is a grant and the name of
+    /// its owner, if any, or `None` if it is deleted.
+    async fn enqueued(children: &[Option<(&str, &str)>]) -> Vec<Vec<String>> {
         let owners = Owners::new(APP.group);
         owners.add::<Parent>();
         let primaries = Arc::new(Store::<Parent>::new(&[None], owners.clone()));
-        for (namespace, name) in [("a", "a"), ("b", "b"), ("other", "o")] {
+        for (namespace, name, child) in [
+            ("a", "a", "other/c"),
+            ("b", "b", "other/c"),
+            ("other", "o", "other/c"),
+            ("other", "p", "p"),
+            ("other", "q", "q"),
+        ] {
             primaries.apply(0, object(&format!(
-                "{{metadata: {{name: {name}, namespace: {namespace}, uid: u, resourceVersion: '1'}}, spec: {{child: other/c}}}}"
+                "{{metadata: {{name: {name}, namespace: {namespace}, uid: {name}, resourceVersion: '1'}}, spec: {{child: {child}}}}}"
             )));
         }
         let needs = RequiredAccess {
@@ -236,10 +243,18 @@ mod tests {
             let queue = Queue::new(&Config::shipped(&APP).backoff, 9, Key::namespace);
             sender.send_replace(Some(WorkQueue::new(queue.clone())));
             let change = match grant {
-                Some(grant) => store.apply(0, object(&format!(
-                    "metadata: {{name: c, namespace: other, uid: c, resourceVersion: '{version}', annotations: \
-                     {{example.com/grant-to: '{grant}'}}}}"
-                ))),
+                Some((grant, owner)) => {
+                    let owner = match *owner {
+                        "" => String::new(),
+                        name => format!(
+                            "{{apiVersion: example.com/v1, kind: Parent, name: {name}, uid: {name}, controller: true}}"
+                        ),
+                    };
+                    store.apply(0, object(&format!(
+                        "metadata: {{name: c, namespace: other, uid: c, resourceVersion: '{version}', annotations: \
+                         {{example.com/grant-to: '{grant}'}}, ownerReferences: [{owner}]}}"
+                    )))
+                }
                 None => store.delete(0, &Key::new("other", "c"), version),
             };
             handler.dependent_changed(&scopes, &change.unwrap(), None);
@@ -247,6 +262,7 @@ mod tests {
             while queue.stats().depth[0] > 0 {
                 names.push(queue.get().await.unwrap().key().name().to_owned());
             }
+            names.sort();
             all.push(names);
         }
         all
@@ -265,8 +281,17 @@ mod tests {
             ),
             (&[Some(""), Some("*")], &[&["o"], &["a", "b", "o"]]),
         ] {
-            assert_eq!(enqueued(children).await, expected, "{children:?}");
+            let children: Vec<_> = children.iter().map(|it| it.map(|it| (it, ""))).collect();
+            assert_eq!(enqueued(&children).await, expected, "{children:?}");
         }
+    }
+
+    /// The old owner makes another object, and the new owner may use this one.
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_the_owner_enqueues_both_owners() {
+        let children = [Some(("", "p")), Some(("", "q")), Some(("", "")), None];
+        let expected = [&["o", "p"][..], &["o", "p", "q"], &["o", "q"], &["o"]];
+        assert_eq!(enqueued(&children).await, expected);
     }
 
     /// A grant is no pause and no request.

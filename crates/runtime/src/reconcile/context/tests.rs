@@ -276,6 +276,26 @@ async fn a_requirement_has_the_scope_of_its_type() {
     }
 }
 
+/// A cluster-scoped object may require an object of any watched namespace. An object of another one could appear unnoticed.
+#[tokio::test]
+async fn a_requirement_in_an_unwatched_namespace_fails() {
+    let harness = landlords();
+    let seen = Store::<Custom<Landlord>>::new(&[None], Owners::default());
+    let (key, seen) = seen.snapshot(primary(None, &json!({ "name": "s" }), 1));
+    let cx = harness.context(&key, &seen);
+    let secrets = secrets_in(
+        &["n", "other"].map(|name| Some(name.to_owned())),
+        "example.com",
+    );
+    let required = |namespace: &str| {
+        let required = cx.view().require(&secrets, &Key::new(namespace, "s"));
+        required.map(drop).unwrap_err()
+    };
+    assert_eq!(required("m"), ApiError::NotWatched("m".to_owned()));
+    let missing = ApiError::Waiting("no Secret \"s\"".to_owned());
+    assert_eq!(required("other"), missing);
+}
+
 /// A change of the world of the property below.
 #[derive(Clone, Debug)]
 enum Move {

@@ -32,6 +32,7 @@ use crate::{
     reconcile::{
         context::{Attempt, View},
         reconciler::{Action, Reconciler},
+        writer::disputes::AT_ONCE,
     },
     testing::Harness,
 };
@@ -348,6 +349,43 @@ async fn a_lasting_difference_and_a_foreign_object_are_errors() {
     let error = harness.reconcile(&key("w")).await.unwrap_err();
     assert!(matches!(error, ApiError::Foreign(..)), "{error}");
     assert!(server.sent().is_empty());
+}
+
+/// Another client reverts a patch or a status until the corrections are delayed. The request of a user ends that.
+#[tokio::test(start_paused = true)]
+async fn a_request_ends_the_disputes() {
+    for disputed in [Method::PATCH, Method::PUT] {
+        let (server, harness) = harness(wish(&[]), |it, _| {
+            let mut plan = Plan::new();
+            plan.apply(&it.maps, &key("m"), &data(json!({ "a": "1" })));
+            plan
+        });
+        let Planner { wishes, maps, .. } = harness.reconciler();
+        // Returns whether the reverted write is sent again.
+        let corrects = async |wish: Value| {
+            server.insert(&harness, wishes, wish);
+            let value = if disputed == Method::PATCH { "2" } else { "1" };
+            let map = json!({ "data": { "a": value } });
+            server.insert(&harness, maps, owned("ConfigMap", "m", "wish", &map));
+            let _ = harness.reconcile(&key("w")).await;
+            let sent = std::mem::take(&mut server.0.lock().sent);
+            // The acknowledgement of a request alone has no condition.
+            let is_it = |(method, _, body): &(Method, String, Value)| {
+                *method == disputed
+                    && (disputed == Method::PATCH || body["status"]["conditions"].is_array())
+            };
+            sent.iter().any(is_it)
+        };
+        // The first write is no correction.
+        for _ in 0..=AT_ONCE {
+            assert!(corrects(wish(&[])).await, "{disputed}");
+        }
+        assert!(!corrects(wish(&[])).await, "{disputed}");
+        let mut requested = wish(&[]);
+        requested["metadata"]["annotations"] =
+            json!({ format!("{}/reconcile-requested-at", APP.group): "t" });
+        assert!(corrects(requested).await, "{disputed}");
+    }
 }
 
 #[tokio::test]
