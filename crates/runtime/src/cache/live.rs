@@ -212,7 +212,61 @@ fn is_possible(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::convert::Infallible;
+
+    use http::{Request as Sent, Response};
+    use k8s_openapi::api::storage::v1::StorageClass;
+    use kube::{Client, client::Body};
+    use opentelemetry_sdk::Resource;
+    use serde_json::json;
+
     use super::*;
+    use crate::{
+        api::exists::Exists,
+        config::{app::tests::APP, environment::Host},
+    };
+
+    /// Each read is counted by its result.
+    #[tokio::test]
+    async fn reads_are_counted_by_their_results() {
+        let service = tower::service_fn(|request: Sent<Body>| async move {
+            let name = request.uri().path().rsplit('/').next().unwrap().to_owned();
+            // The name of each object begins with the status code of the response.
+            let code: u16 = name[..3].parse().unwrap();
+            let object = json!({
+                "metadata": { "name": name, "uid": "u", "resourceVersion": "1" },
+                "code": code, "details": { "name": name },
+            });
+            let answer = Response::builder().status(code);
+            let answer = answer.body(Body::from(object.to_string().into_bytes()));
+            Ok::<_, Infallible>(answer.unwrap())
+        });
+        let (metrics, _provider) = Metrics::new(&APP, Resource::builder_empty().build(), None);
+        let shared = Arc::new(ClientContext {
+            app: &APP,
+            host: Host::of_this_process(),
+            client: Client::new(service, "default"),
+        });
+        let reads = LiveReads::<Exists<StorageClass>>::new(&shared, &Owners::default(), &metrics);
+        let reads = Arc::new(reads);
+        for name in [
+            "200", "404-a", "404-b", "403-a", "403-b", "403-c", "500", "500-a", "503", "400",
+        ] {
+            let _ = reads.read(&Key::cluster(name)).await;
+        }
+        let (_, text) = metrics.scrape(None);
+        let count = |result: &str| {
+            let mut lines = text.lines().filter(|line| {
+                line.contains("_live_reads_total{") && line.contains(r#"kind="StorageClass""#)
+            });
+            let line = lines.find(|line| line.contains(&format!("result=\"{result}\"")));
+            line.unwrap().rsplit_once(' ').unwrap().1.to_owned()
+        };
+        let counts = ["found", "missing", "forbidden", "failed"].map(count);
+        assert_eq!(counts, ["1", "2", "3", "4"], "{text}");
+    }
 
     #[test]
     fn a_name_is_one_segment_of_the_path() {

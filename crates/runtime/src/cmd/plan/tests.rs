@@ -1,15 +1,22 @@
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 
+use http::Request;
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Secret};
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use super::*;
 use crate::{
     api::{exists::Exists, key::Key, kind::Kind},
+    client::fence::is_refused,
     config::{self, app::tests::APP},
     controller::dry_run::{DryRun, Problem},
     reconcile::context::Step,
-    testing::fixtures::Parent,
+    testing::fixtures::{Parent, Parents},
 };
 
 /// Returns a plan with a step of each kind, and the objects that it names.
@@ -254,4 +261,39 @@ async fn a_watch_that_fails_has_a_line() {
     ] {
         assert_eq!(line(&APP, &unready(failure)), expected);
     }
+}
+
+/// The client of the command rejects each write, whatever a reconciler does.
+#[tokio::test]
+async fn no_write_passes_the_fence_of_a_plan() {
+    let config = Config {
+        master: Some(http::Uri::from_static("http://127.0.0.1:1")),
+        ..Config::shipped(&APP)
+    };
+    let host = Host::for_tests([]);
+    let settings = config::sources::Settings::defaults(&APP);
+    let (sender, client) = oneshot::channel();
+    let mut out = Vec::new();
+    let planning = super::plan(
+        &APP,
+        &host,
+        &config,
+        &settings,
+        Format::Text,
+        &mut out,
+        |program| {
+            program.controller("parent", Parents::build);
+            let _ = sender.send(program.shared.client.clone());
+        },
+    );
+    let client = tokio::select! {
+        client = client => client.unwrap(),
+        ended = planning => panic!("{ended:?}"),
+    };
+    let write = Request::post("/apis/example.com/v1/namespaces/n/children");
+    let written = client
+        .request::<Value>(write.body(Vec::new()).unwrap())
+        .await;
+    let error = written.unwrap_err();
+    assert!(is_refused(&error), "{error}");
 }

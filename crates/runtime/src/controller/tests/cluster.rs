@@ -13,6 +13,7 @@ use crate::{
     },
     reconcile::{context::View, plan::Plan},
     telemetry::object_state::parse,
+    testing::fixtures::logged,
 };
 
 /// Makes a `ConfigMap` of its name in this namespace.
@@ -257,4 +258,19 @@ async fn a_cluster_scoped_object_owns_objects_in_the_watched_namespaces() {
     assert_eq!(state_of("n1/a"), Err(wanted.to_owned()));
     assert!(!running.is_finished());
     running.abort();
+}
+
+/// The span of a reconcile has the attribute for the namespace, which is empty.
+#[tokio::test(start_paused = true)]
+async fn the_namespace_in_the_span_of_a_cluster_scoped_object_is_empty() {
+    let (lines, _guard) = logged(tracing::Level::INFO);
+    let queue = queue();
+    queue.add(Key::cluster("a"), Lane::Event);
+    let fails = |_| async { Err::<Action, _>(ApiError::transient("on purpose")) };
+    let working = tokio::spawn(worker(&queue).work(fails));
+    sleep(Duration::from_millis(1)).await;
+    working.abort();
+    let lines = String::from_utf8(lines.lock().clone()).unwrap();
+    let attributes = r#"object.namespace="" object.name="a""#;
+    assert!(lines.contains(attributes), "{lines}");
 }

@@ -14,7 +14,7 @@ use crate::{
         reported::Status,
     },
     reconcile::{
-        context::Detached,
+        context::{Attempt, Detached},
         live::{Live, MOST},
     },
     testing::Harness,
@@ -263,4 +263,39 @@ async fn live_reads_are_sent_for_the_leader_only() {
         Ok(1),
         "a status"
     );
+}
+
+/// The attempt of a leader, which records its heartbeats.
+struct Beats(Mutex<Vec<Instant>>);
+
+impl Attempt for Beats {
+    fn has_urgent_work(&self) -> bool {
+        false
+    }
+    fn leads(&self) -> bool {
+        true
+    }
+    fn heartbeat(&self, _: &Key) {
+        self.0.lock().push(Instant::now());
+    }
+    fn enqueue(&self, _: Key) {}
+}
+
+/// The reads of an attempt may take longer than [`STALL_TIMEOUT`]: the end of each is progress.
+#[tokio::test(start_paused = true)]
+async fn each_live_read_is_progress() {
+    let names: Vec<String> = (0..REQUESTS)
+        .map(|number| format!("class-{number}"))
+        .collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let world = World::new(AGE);
+    let claim = world.claim("a", &names);
+    *world.answer.lock() = (200, SLOW);
+    let (begun, beats) = (Instant::now(), Beats(Mutex::default()));
+    let done = world.harness.work.reconcile(&claim, &beats).await;
+    assert_eq!(done, Ok(Action::Done));
+    let beats = beats.0.into_inner().into_iter();
+    let beats: Vec<_> = beats.map(|beat| beat - begun).collect();
+    let expected: Vec<_> = (1..=REQUESTS).map(|number| SLOW * number).collect();
+    assert_eq!(beats, expected);
 }
