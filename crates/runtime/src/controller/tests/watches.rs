@@ -1,8 +1,10 @@
 //! End and resumption of watches.
 
+use k8s_openapi::api::storage::v1::StorageClass;
 use opentelemetry_sdk::Resource;
 
 use super::*;
+use crate::api::{exists::Exists, select::Select};
 
 /// Returns a watch with an event every `every`, which ends with an error of this kind `after` its start.
 fn cut(every: Option<Duration>, after: Duration, kind: io::ErrorKind) -> Response<Answer> {
@@ -127,5 +129,94 @@ async fn a_streamed_list_without_an_end_is_read_in_pages() {
         assert_eq!(health.failing(Probe::Ready), [""; 0]);
         sleep(Duration::from_secs(90)).await;
         assert_eq!(*asked.lock(), ["stream", "list", "watch", "list", "watch"]);
+    }
+}
+
+/// Has no plan.
+struct Idle;
+
+impl Reconciler for Idle {
+    type Primary = Parent;
+    type Error = Error;
+    fn plan(&self, _: &View<'_, Parent>, _: &Snapshot<Parent>) -> Result<Plan<Parent>, Error> {
+        Ok(Plan::new())
+    }
+}
+
+/// Lists and watches request only the metadata of a type without content, and of a type whose referenced objects alone are kept.
+/// The API server ends each watch after 290 s.
+#[tokio::test(start_paused = true)]
+async fn lists_and_watches_request_only_the_needed_part() {
+    for can_stream in [false, true] {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&asked);
+        let client = client(move |request| {
+            let (server, noted) = (server(), noted.clone());
+            async move {
+                let query = request.uri.query().unwrap_or_default();
+                let is_stream = query.contains("sendInitialEvents");
+                let verb = match query.contains("watch") {
+                    true if is_stream => "stream",
+                    true => "watch",
+                    false => "list",
+                };
+                assert_eq!(
+                    query.contains("timeoutSeconds=290"),
+                    verb != "list",
+                    "{query}"
+                );
+                let accept = request.headers.get("accept");
+                let accept = accept.map_or("", |accept| accept.to_str().unwrap());
+                let form = accept.split(';').find_map(|it| it.strip_prefix("as="));
+                let form = form.unwrap_or_default().to_owned();
+                let plural = request.uri.path().rsplit('/').next().unwrap().to_owned();
+                noted.lock().push((plural, verb, form));
+                if verb == "list" && request.method == Method::GET {
+                    let metadata = json!({ "resourceVersion": "9" });
+                    return respond(200, &json!({ "metadata": metadata, "items": [] }));
+                }
+                if !(is_stream && can_stream) {
+                    return server.answer(&request).await;
+                }
+                let metadata = json!({ "resourceVersion": "17", "annotations": { "k8s.io/initial-events-end": "true" } });
+                let end = json!({ "kind": "Parent", "apiVersion": "example.com/v1", "metadata": metadata });
+                let end = json!({ "type": "BOOKMARK", "object": end });
+                let line = Bytes::from(format!("{end}\n"));
+                let line = stream::once(async move { Ok(Frame::data(line)) });
+                let ends = stream::once(sleep(Duration::from_mins(1))).filter_map(async |()| None);
+                streamed(line.chain(ends))
+            }
+        });
+        let _controllers = Controllers::new(
+            &Host::of_this_process(),
+            &client,
+            &Config::shipped(&APP),
+            "test".into(),
+            &Metrics::disconnected(&APP),
+            &mut Health::new(&Host::of_this_process()),
+            |program| {
+                program.select::<Child>(Select::default().referenced_only());
+                program.controller("parent", |builder| {
+                    builder.watches::<Child>();
+                    builder.watches::<Exists<StorageClass>>();
+                    Idle
+                });
+            },
+        );
+        sleep(Duration::from_secs(90)).await;
+        let one = "PartialObjectMetadata";
+        for (plural, all, each) in [
+            ("parents", "", ""),
+            ("children", "PartialObjectMetadataList", one),
+            ("storageclasses", "PartialObjectMetadataList", one),
+        ] {
+            let asked = asked.lock();
+            let asked = asked.iter().filter(|(of, ..)| of == plural);
+            let asked: Vec<_> = asked.map(|(_, verb, form)| (*verb, &**form)).collect();
+            let list = (!can_stream).then_some(("list", all));
+            let expected = [Some(("stream", each)), list, Some(("watch", each))];
+            let expected: Vec<_> = expected.into_iter().flatten().collect();
+            assert_eq!(asked, expected, "{plural}");
+        }
     }
 }
