@@ -433,11 +433,18 @@ fn names_the_leader(election: &Election, name: &str) -> Result<(), Verdict> {
 
 #[cfg(test)]
 mod tests {
-    use kube::api::ApiResource;
+    use std::convert::Infallible;
+
+    use http::{Request, Response};
+    use kube::{api::ApiResource, client::Body};
     use serde_json::json;
+    use tower::service_fn;
 
     use super::*;
-    use crate::config::app::tests::{APP, HOLDER_KEY};
+    use crate::config::{
+        app::tests::{APP, HOLDER_KEY},
+        settings::Config,
+    };
 
     fn object(name: &str, spec: &Value) -> DynamicObject {
         let mut object = DynamicObject::new(name, &ApiResource::erase::<ServiceAccount>(&()));
@@ -499,5 +506,63 @@ mod tests {
             judged.1.starts_with(&format!("{ours} has no binding")),
             "{judged:?}"
         );
+    }
+
+    /// Another policy applies to the writes of this account, and uses the record of another Lease.
+    #[tokio::test]
+    async fn a_policy_that_judges_this_account_by_another_record_is_an_error() {
+        for (account, is_ours) in [(None, true), (Some(APP.name), true), (Some("green"), false)] {
+            let mut doctor = Doctor::for_tests(Config::shipped(&APP), &[], |_| Vec::new());
+            doctor.namespace = Some("n".to_owned());
+            let settings = &doctor.config.leader_election;
+            let (lease, record) = (settings.lease_name.clone(), settings.record_name());
+            let client = service_fn(move |request: Request<Body>| {
+                let ours = format!("{}-fencing", APP.name);
+                let names = [ours.clone(), format!("green-{ours}")];
+                let path = request.uri().path();
+                let last = path.rsplit('/').next().unwrap_or_default();
+                let items = |spec: [Value; 2]| {
+                    let items = names.iter().zip(spec);
+                    let items = items
+                        .map(|(name, spec)| json!({ "metadata": { "name": name }, "spec": spec }));
+                    json!({ "metadata": {}, "items": items.collect::<Vec<_>>() })
+                };
+                let annotations = match account {
+                    Some(account) if last == "green-record" => {
+                        json!({ account_key(&APP): account })
+                    }
+                    _ => json!({}),
+                };
+                let body = match last {
+                    "validatingadmissionpolicies" => items([(); 2].map(|()| {
+                        json!({ "paramKind": { "apiVersion": "v1", "kind": "ServiceAccount" },
+                                "validations": [{ "expression": HOLDER_KEY }] })
+                    })),
+                    "validatingadmissionpolicybindings" => {
+                        let spec = |(name, record): (&String, &str)| {
+                            json!({ "policyName": name, "paramRef": { "name": record, "namespace": "n" },
+                                    "validationActions": ["Deny"] })
+                        };
+                        items([(&names[0], &*record), (&names[1], "green-record")].map(spec))
+                    }
+                    "subjectaccessreviews" => {
+                        json!({ "spec": {}, "status": { "allowed": true } })
+                    }
+                    name if name == lease => json!({ "metadata": { "name": name } }),
+                    name => json!({ "metadata": { "name": name, "annotations": annotations } }),
+                };
+                let body = Body::from(body.to_string().into_bytes());
+                async move { Ok::<_, Infallible>(Response::new(body)) }
+            });
+            doctor.client = Client::new(client, "default");
+            let (grade, text) = examine(&doctor).await;
+            let judged = format!(
+                "green-{name}-fencing judges system:serviceaccount:n:{name} by serviceaccount/green-record in n, the record of \
+                 another Lease, and rejects each leader",
+                name = APP.name
+            );
+            assert_eq!(grade == Grade::Error, is_ours, "{account:?}: {text}");
+            assert_eq!(text.starts_with(&judged), is_ours, "{account:?}: {text}");
+        }
     }
 }
