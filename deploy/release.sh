@@ -12,7 +12,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 overlay=$(mktemp -d)
 trap 'rm -rf "$overlay"' EXIT
-cp deploy/base/namespace.yaml "$overlay"
 render() { # RESOURCE...
   {
     printf 'images: [{name: foo-controller, newName: "%s", digest: "%s"}]\nresources:\n' "${image%@*}" "${image#*@}"
@@ -23,14 +22,26 @@ render() { # RESOURCE...
 deploy=$(realpath --relative-to "$overlay" deploy)
 render "$deploy" >"$folder/install.yaml"
 if grep -q '^ *strategy: Webhook$' deploy/crd.yaml; then
-  render namespace.yaml "$deploy/conversion" >"$folder/conversion.yaml"
+  render "$deploy/conversion" >"$folder/conversion.yaml"
   verify='
 $ cosign verify-blob --key cosign.pub --insecure-ignore-tlog --bundle conversion.yaml.sigstore.json conversion.yaml'
   first='
+$ kubectl create namespace foo-system     # on a new cluster
 $ kubectl apply -f conversion.yaml
 $ kubectl wait -n foo-system --for=condition=Available --timeout=5m deployment/foo-controller-conversion'
   last='
 $ kubectl delete --ignore-not-found -f conversion.yaml'
+  keep='To keep the Foos and their Deployments, stop the controller only. The conversion webhook must run as long as there are Foos:
+
+```console
+$ kubectl scale --namespace=foo-system deployment/foo-controller --replicas=0
+```'
+else
+  keep='To keep the Foos and their Deployments, delete everything except the CRD instead:
+
+```console
+$ kubectl delete --ignore-not-found -f install.yaml -l app.kubernetes.io/name=foo-controller
+```'
 fi
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
@@ -56,9 +67,5 @@ $ kubectl delete foos --all --all-namespaces --cascade=foreground
 $ kubectl delete --ignore-not-found -f install.yaml${last-}
 \`\`\`
 
-To keep the Foos and their Deployments, delete everything except the CRD instead:
-
-\`\`\`console
-$ kubectl delete --ignore-not-found -f install.yaml -l app.kubernetes.io/name=foo-controller
-\`\`\`
+$keep
 EOF

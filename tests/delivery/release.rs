@@ -489,17 +489,22 @@ fn a_release_with_a_conversion_has_its_webhook() {
             .find(|object| object["kind"] == kind)
             .unwrap()
     };
-    assert_eq!(of("Namespace")["metadata"]["name"], "foo-system");
+    // A deletion of the webhook must not delete the controller.
+    assert!(objects.iter().all(|object| object["kind"] != "Namespace"));
     let containers = &of("Deployment")["spec"]["template"]["spec"]["containers"];
     assert_eq!(containers[0]["image"], *copy.image);
     let notes = copy.read("notes.md");
     let wait = documented("kubectl wait -n foo-system --for=condition=Available ");
+    let create = "kubectl create namespace foo-system     # on a new cluster";
     let install = format!(
-        "\n$ kubectl apply -f conversion.yaml\n$ {wait}\n$ kubectl apply -f install.yaml\n"
+        "\n$ {create}\n$ kubectl apply -f conversion.yaml\n$ {wait}\n$ kubectl apply -f install.yaml\n"
     );
     assert!(notes.contains(&install), "{notes}");
     let verify = documented("cosign verify-blob ").replace("install", "conversion");
     assert!(notes.contains(&format!("\n$ {verify}\n")), "{notes}");
+    // The webhook is in the same namespace, and Foos cannot be read without it.
+    assert!(notes.contains("--replicas=0\n"), "{notes}");
+    assert!(!notes.contains("install.yaml -l "), "{notes}");
 }
 
 /// deploy/release.sh, which the workflow of a tag runs: it writes the manifest that installs the image by digest, and the

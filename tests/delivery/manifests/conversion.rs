@@ -133,6 +133,8 @@ async fn the_conversion_webhook_fits_every_overlay() {
 
             let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
             fs::write(folder.path().join("crd.yaml"), converted_crd().to_string()).unwrap();
+            let others = format!("{}\n---\n{}", others_crd(false), others_crd(true));
+            fs::write(folder.path().join("others.yaml"), others).unwrap();
             let resource = kustomization["resources"][0].as_str().unwrap().to_owned();
             let webhook = resource.replace(base, "conversion");
             kustomization["resources"] = json!([webhook, "crd.yaml"]);
@@ -143,11 +145,13 @@ async fn the_conversion_webhook_fits_every_overlay() {
             fit(&conversion, names, &what);
 
             kustomization["components"] = read(&alone)["components"].clone();
-            kustomization["resources"] = json!([webhook, resource, "crd.yaml"]);
+            kustomization["resources"] = json!([webhook, resource, "crd.yaml", "others.yaml"]);
             write(&folder, &kustomization);
             let both = rendered(folder.path()).await;
             let mut parts = controller.0;
             parts.extend(conversion.0);
+            // The names are not applied to other CRDs.
+            parts.extend([false, true].map(others_crd));
             assert_eq!(both.0.len(), parts.len(), "{what}");
             for part in parts {
                 let found = both.0.iter().find(|it| id(it) == id(&part));
@@ -155,6 +159,22 @@ async fn the_conversion_webhook_fits_every_overlay() {
             }
         }
     }
+}
+
+/// Returns the CRD of another kind, with or without a conversion webhook of its own.
+fn others_crd(is_converted: bool) -> Value {
+    let name = if is_converted { "bars" } else { "quxes" };
+    let mut crd = json!({
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": { "name": format!("{name}.example.com") },
+    });
+    if is_converted {
+        crd["metadata"]["annotations"] = json!({ "cert-manager.io/inject-ca-from": "bar/bar" });
+        let service = json!({ "name": "bar", "namespace": "bar" });
+        crd["spec"]["conversion"]["webhook"]["clientConfig"] = json!({ "service": service });
+    }
+    crd
 }
 
 /// Checks that the certificates, the Service and the CRD fit together, with these settings of an overlay.

@@ -15,7 +15,7 @@ use super::conversion::Definition;
 /// A set of fields, in the format `FieldsV1`. Source: `fieldpath/serialize.go` of structured-merge-diff.
 type Set = Map<String, Value>;
 
-/// Members of an object that are no fields of an entry.
+/// Members that `managedFields` does not track.
 const TYPE: [&str; 2] = ["apiVersion", "kind"];
 
 /// Members of `metadata` that a conversion may change.
@@ -28,13 +28,28 @@ pub fn is_former(entry: &ManagedFieldsEntry, api_version: &str) -> bool {
 
 /// Returns the entries of an object, all in the stored version. `object` has this version, and is complete.
 ///
-/// - With a conversion, the fields of an entry are those that the conversion makes of them. The result leaves out a field that
-///   depends on fields of other managers as well, and one with the value that the conversion gives to a missing field: a manager
-///   that owned too much would delete fields of others by its next server-side apply.
+/// - With a conversion, the fields of an entry are converted. The result leaves out fields that depend on fields of other managers
+///   as well, and fields with the value that the conversion gives to a missing field. A manager that owned too much would delete
+///   fields of others by its next server-side apply.
 /// - Without a conversion, or if it fails, the fields keep their paths. Paths that the object does not have are left out.
 ///
-/// Entries of one manager become one entry. An entry without fields is left out.
+/// Entries of one manager become one entry. An entry without fields is left out. If all are without fields, the fields with the
+/// value of a missing field are kept: an object without entries would belong to the manager `before-first-apply`, and the next
+/// server-side apply would fail with a conflict (`skipnonapplied.go` of apimachinery).
 pub fn rewritten(definition: &Definition, object: &Value) -> Vec<ManagedFieldsEntry> {
+    let all = entries(definition, object, false);
+    if all.is_empty() {
+        return entries(definition, object, true);
+    }
+    all
+}
+
+/// Returns the entries in the stored version. `keeps_defaults`: with the fields that have the value of a missing field.
+fn entries(
+    definition: &Definition,
+    object: &Value,
+    keeps_defaults: bool,
+) -> Vec<ManagedFieldsEntry> {
     let entries = object["metadata"]["managedFields"].clone();
     let entries: Vec<ManagedFieldsEntry> = serde_json::from_value(entries).unwrap_or_default();
     let stored = format!("{}/{}", definition.crd().spec.group, definition.stored());
@@ -42,7 +57,7 @@ pub fn rewritten(definition: &Definition, object: &Value) -> Vec<ManagedFieldsEn
     for mut entry in entries {
         if is_former(&entry, &stored) {
             let fields = fields_of(&entry);
-            let fields = converted(definition, object, &entry, &fields)
+            let fields = converted(definition, object, &entry, &fields, keeps_defaults)
                 .unwrap_or_else(|_| existing(&fields, object));
             if fields.is_empty() {
                 continue;
@@ -93,6 +108,7 @@ fn converted(
     object: &Value,
     entry: &ManagedFieldsEntry,
     fields: &Set,
+    keeps_defaults: bool,
 ) -> Result<Set, String> {
     let api_version = entry.api_version.as_deref().unwrap_or_default();
     let version = api_version.rsplit('/').next().unwrap_or_default();
@@ -122,8 +138,11 @@ fn converted(
         part[&name] = value;
     }
     let part = definition.convert(&part, definition.stored())?;
-    let empty = definition.convert(&empty, definition.stored());
-    let empty = empty.unwrap_or_default();
+    let empty = if keeps_defaults {
+        Value::Null
+    } else {
+        definition.convert(&empty, definition.stored())?
+    };
     let schema = definition.schema(definition.stored());
     let mut result = Set::new();
     for (name, value) in part.as_object().into_iter().flatten() {
@@ -244,8 +263,9 @@ fn fields_of_part(part: &Value, live: &Value, empty: &Value, schema: &Value) -> 
             let owned = items.iter().filter_map(|part| {
                 let names = schema["x-kubernetes-list-map-keys"].as_array()?.iter();
                 let keys = names.filter_map(Value::as_str).map(|name| {
-                    let value = part.get(name).cloned();
-                    value.map(|value| (name.to_owned(), value))
+                    let default = || schema["items"]["properties"][name].get("default");
+                    let value = part.get(name).or_else(default);
+                    value.map(|value| (name.to_owned(), value.clone()))
                 });
                 let keys = Value::Object(keys.collect::<Option<_>>()?);
                 let path = format!("k:{keys}");
@@ -267,8 +287,35 @@ fn fields_of_part(part: &Value, live: &Value, empty: &Value, schema: &Value) -> 
             let owned: Set = owned.map(|part| (format!("v:{part}"), json!({}))).collect();
             (!owned.is_empty()).then_some(Value::Object(owned))
         }
-        _ => (part == live && part != empty).then(|| json!({})),
+        _ => {
+            let is_same = part == live || with_defaults(part, schema) == *live;
+            (is_same && part != empty).then(|| json!({}))
+        }
     }
+}
+
+/// Returns the value with the defaults of the schema, which the API server has added to the object.
+fn with_defaults(value: &Value, schema: &Value) -> Value {
+    let mut value = value.clone();
+    match &mut value {
+        Value::Object(map) => {
+            for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+                if let Some(default) = property.get("default") {
+                    map.entry(name).or_insert_with(|| default.clone());
+                }
+            }
+            for (name, value) in map {
+                *value = with_defaults(value, member(schema, name));
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                *item = with_defaults(item, &schema["items"]);
+            }
+        }
+        _ => {}
+    }
+    value
 }
 
 /// Adds the fields of `other` to `fields`.

@@ -7,8 +7,8 @@
 //! A rewrite does not change `managedFields`. So objects that are already stored in the right version are listed as well.
 //!
 //! No election is necessary: a run that repeats another one, or that was suspended for hours, does no harm. Each write has the UID
-//! and the resourceVersion that was read. An object that changed in the meantime was rewritten by that change, but its
-//! `managedFields` are read again. The write of `storedVersions` fails if the CRD changed since before the first list.
+//! and the resourceVersion that was read. If an object changed after the list, that write has already stored it in the new version.
+//! If the list showed former entries of its `managedFields`, they are read again and rewritten. The write of `storedVersions` fails if the CRD changed since before the first list.
 
 use std::time::Duration;
 
@@ -323,13 +323,17 @@ impl<'a> Migration<'a> {
         let now = serde_json::to_value(now).map_err(kube::Error::SerdeError)?;
         let mut entries = json!(rewritten(self.definition, &now));
         if entries == json!([]) {
-            // The form that the documentation of Kubernetes gives for the removal of all entries.
+            // Removes all entries (Kubernetes documentation, "Clearing managedFields").
             entries = json!([{}]);
         }
         let metadata = json!({ "uid": uid, "resourceVersion": version, "managedFields": entries });
         let patch = Patch::Merge(json!({ "metadata": metadata }));
         let params = PatchParams::default();
-        let written = api.patch_metadata(&object.name, &params, &patch).await?;
+        let written = match api.patch_metadata(&object.name, &params, &patch).await {
+            Ok(written) => written,
+            Err(kube::Error::Api(status)) if is_gone(&status, object) => return Ok(()),
+            Err(error) => return Err(error),
+        };
         if self.has_former(&written.metadata) {
             // It ignores entries that it cannot decode (`decodeLiveOrNew`).
             let text = "the API server has not taken the managedFields in the stored version";

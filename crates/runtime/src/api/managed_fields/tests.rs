@@ -165,16 +165,42 @@ fn the_owner_of_a_field_owns_its_conversion() {
 #[test]
 fn defaults_and_fields_of_others_are_not_owned() {
     // The conversion sets one replica also without an owner.
+    let other = entry("other", "v1", &json!({ "f:spec": { "f:words": {} } }));
     let fields = json!({ "f:spec": { "f:replicas": {} } });
-    let one = job(&[entry("user", "v1alpha1", &fields)]);
-    assert_eq!(rewrite(&jobs(), &one), Vec::<Value>::new());
+    let user = |version| entry("user", version, &fields);
+    let one = job(&[user("v1alpha1"), other.clone()]);
+    assert_eq!(rewrite(&jobs(), &one), std::slice::from_ref(&other));
     let mut two = one;
     two["spec"]["replicas"] = 2.into();
-    assert_eq!(rewrite(&jobs(), &two), [entry("user", "v1", &fields)]);
+    assert_eq!(rewrite(&jobs(), &two), [user("v1"), other.clone()]);
+    // An object keeps an entry, so that it has an owner.
+    let alone = job(&[user("v1alpha1")]);
+    assert_eq!(rewrite(&jobs(), &alone), [user("v1")]);
     // An owner of the empty map of ports does not own the ports that others have added.
     let fields = json!({ "f:spec": { "f:ports": {} } });
-    let empty = job(&[entry("user", "v1alpha1", &fields)]);
-    assert_eq!(rewrite(&jobs(), &empty), Vec::<Value>::new());
+    let empty = job(&[entry("user", "v1alpha1", &fields), other.clone()]);
+    assert_eq!(rewrite(&jobs(), &empty), [other]);
+}
+
+/// The API server adds the defaults of the schema to an object, and takes missing keys of a list from them.
+#[test]
+fn defaults_of_the_schema_are_no_difference() {
+    let protocol = json!({ "type": "string", "default": "TCP" });
+    let port = json!({ "type": "object", "properties": { "port": { "type": "integer" }, "protocol": protocol } });
+    let (owner, live) = (
+        json!([{ "port": 80 }]),
+        json!([{ "port": 80, "protocol": "TCP" }]),
+    );
+    let mut schema = json!({ "type": "array", "items": port });
+    let owned = |schema: &Value| fields_of_part(&owner, &live, &Value::Null, schema);
+    assert_eq!(owned(&schema), Some(json!({})));
+    schema["x-kubernetes-list-type"] = "map".into();
+    schema["x-kubernetes-list-map-keys"] = json!(["port", "protocol"]);
+    let key = "k:{\"port\":80,\"protocol\":\"TCP\"}";
+    assert_eq!(
+        owned(&schema),
+        Some(json!({ key: { ".": {}, "f:port": {} } }))
+    );
 }
 
 /// An entry of the stored version stays as it is, and takes the fields of the same manager.
