@@ -133,7 +133,7 @@ async fn the_conversion_webhook_fits_every_overlay() {
 
             let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
             fs::write(folder.path().join("crd.yaml"), converted_crd().to_string()).unwrap();
-            let others = format!("{}\n---\n{}", others_crd(false), others_crd(true));
+            let others = format!("{}\n---\n{}", others_crd(None), others_crd(Some("bar")));
             fs::write(folder.path().join("others.yaml"), others).unwrap();
             let resource = kustomization["resources"][0].as_str().unwrap().to_owned();
             let webhook = resource.replace(base, "conversion");
@@ -150,8 +150,10 @@ async fn the_conversion_webhook_fits_every_overlay() {
             let both = rendered(folder.path()).await;
             let mut parts = controller.0;
             parts.extend(conversion.0);
-            // The names are not applied to other CRDs.
-            parts.extend([false, true].map(others_crd));
+            // The names are not applied to other CRDs. kustomize itself sets the namespace of each webhook's Service.
+            let namespace = names.iter().find(|(name, _)| *name == "namespace");
+            let namespace = namespace.map_or("bar", |(_, value)| value);
+            parts.extend([None, Some(namespace)].map(others_crd));
             assert_eq!(both.0.len(), parts.len(), "{what}");
             for part in parts {
                 let found = both.0.iter().find(|it| id(it) == id(&part));
@@ -161,17 +163,17 @@ async fn the_conversion_webhook_fits_every_overlay() {
     }
 }
 
-/// Returns the CRD of another kind, with or without a conversion webhook of its own.
-fn others_crd(is_converted: bool) -> Value {
-    let name = if is_converted { "bars" } else { "quxes" };
+/// Returns the CRD of another kind, with the namespace of its own conversion webhook if it has one.
+fn others_crd(webhook: Option<&str>) -> Value {
+    let name = if webhook.is_some() { "bars" } else { "quxes" };
     let mut crd = json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": { "name": format!("{name}.example.com") },
     });
-    if is_converted {
+    if let Some(namespace) = webhook {
         crd["metadata"]["annotations"] = json!({ "cert-manager.io/inject-ca-from": "bar/bar" });
-        let service = json!({ "name": "bar", "namespace": "bar" });
+        let service = json!({ "name": "bar", "namespace": namespace });
         crd["spec"]["conversion"]["webhook"]["clientConfig"] = json!({ "service": service });
     }
     crd

@@ -438,3 +438,6 @@ fn why(error: &kube::Error) -> String {
         other => root_cause(other),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -187,12 +187,12 @@ fn defaults_and_fields_of_others_are_not_owned() {
 fn defaults_of_the_schema_are_no_difference() {
     let protocol = json!({ "type": "string", "default": "TCP" });
     let port = json!({ "type": "object", "properties": { "port": { "type": "integer" }, "protocol": protocol } });
-    let (owner, live) = (
+    let (sparse, live) = (
         json!([{ "port": 80 }]),
         json!([{ "port": 80, "protocol": "TCP" }]),
     );
     let mut schema = json!({ "type": "array", "items": port });
-    let owned = |schema: &Value| fields_of_part(&owner, &live, &Value::Null, schema);
+    let owned = |schema: &Value| fields_of_part(&sparse, &live, &Value::Null, schema);
     assert_eq!(owned(&schema), Some(json!({})));
     schema["x-kubernetes-list-type"] = "map".into();
     schema["x-kubernetes-list-map-keys"] = json!(["port", "protocol"]);
