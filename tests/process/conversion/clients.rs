@@ -5,10 +5,11 @@ use std::{
     sync::Arc,
 };
 
+use futures::future::join_all;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
-    time::timeout,
+    time::{Instant, timeout},
 };
 use tokio_rustls::{
     TlsConnector,
@@ -63,7 +64,7 @@ impl Clients {
     /// Connects from the address of the slow clients, announces a large review, and sends a part of it.
     async fn stall(&self, part: usize) -> Option<TlsStream<TcpStream>> {
         let mut client = self.connect(Ipv4Addr::new(127, 0, 0, 2)).await.ok()?;
-        client.write_all(head(16 * MIB).as_bytes()).await.ok()?;
+        client.write_all(head(4 * MIB).as_bytes()).await.ok()?;
         let part = vec![b' '; part];
         let sent = client.write_all(&part);
         // The webhook reads no more than it has memory for.
@@ -78,10 +79,18 @@ fn head(length: usize) -> String {
 
 /// Converts an object.
 async fn convert(client: &mut TlsStream<TcpStream>) {
+    convert_with(client, "").await;
+}
+
+/// Converts an object with some more members.
+async fn convert_with(client: &mut TlsStream<TcpStream>, members: &str) {
     let object = greeting("a", FORMER, &json!({ "text": "Hi" }));
     let request = json!({ "uid": "u", "desiredAPIVersion": "example.com/v1", "objects": [object] });
     let review = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request });
-    let review = review.to_string();
+    let place = r#""objects":[{"#;
+    let review = review
+        .to_string()
+        .replace(place, &format!("{place}{members}"));
     let request = head(review.len()) + &review;
     client.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
@@ -101,18 +110,31 @@ async fn slow_clients_are_bounded() {
     let mut good = clients.connect(Ipv4Addr::LOCALHOST).await.unwrap();
     convert(&mut good).await;
 
-    let mut stalled = Vec::new();
-    for part in [15 * MIB; 4] {
-        stalled.push(clients.stall(part).await);
-    }
+    let began = Instant::now();
+    let mut stalled = join_all([3 * MIB; 6].map(|part| clients.stall(part))).await;
     // There is no memory for it until a slow client is cut off.
     timeout(PATIENCE, convert(&mut good)).await.unwrap();
+    assert!(began.elapsed() >= Duration::from_secs(5), "it did not wait");
     for _ in 0..SLOW {
         stalled.push(clients.stall(16 << 10).await);
     }
     timeout(PATIENCE, convert(&mut good)).await.unwrap();
     let mut new = clients.connect(Ipv4Addr::LOCALHOST).await.unwrap();
     timeout(PATIENCE, convert(&mut new)).await.unwrap();
+
+    // Many small members take the most memory for their size.
+    let mut members = String::new();
+    for member in 0.. {
+        members += &format!("\"{member:x}\":0,");
+        if members.len() > 4 * MIB - (4 << 10) {
+            break;
+        }
+    }
+    let large = (0..3).map(async |_| {
+        let mut client = clients.connect(Ipv4Addr::LOCALHOST).await.unwrap();
+        convert_with(&mut client, &members).await;
+    });
+    timeout(3 * PATIENCE, join_all(large)).await.unwrap();
 
     let pid = world.webhooks[0].pid();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

@@ -8,6 +8,7 @@
 //! about to use, except at the end of the stop.
 
 mod review;
+mod sending;
 mod server;
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};

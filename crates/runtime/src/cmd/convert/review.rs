@@ -1,10 +1,13 @@
 //! `ConversionReview` of `apiextensions.k8s.io/v1`.
 
-use std::{borrow::Cow, collections::HashMap, time::Duration};
+use std::{borrow::Cow, collections::HashMap, fmt, time::Duration};
 
 use opentelemetry::{KeyValue, metrics::BoundCounter};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{Error as _, SeqAccess, Visitor},
+};
 use serde_json::value::RawValue;
 use tokio::{task::yield_now, time::Instant};
 use tracing::warn;
@@ -23,11 +26,23 @@ const KIND: &str = "ConversionReview";
 /// A failure after this time without one is logged again.
 const QUIET: Duration = Duration::from_mins(1);
 
+/// Maximum number of objects of a review: a reference to one takes more memory than the text of a small one.
+const MAX_OBJECTS: usize = 1000;
+
+/// The label of versions and kinds that this program does not have. The names in a review are the client's: as labels, they
+/// would have no limit.
+const OTHER: &str = "other";
+
 /// Converts the objects of reviews, and counts them.
 pub struct Reviews {
     definitions: Vec<Definition>,
     /// By kind and desired `apiVersion`.
     counts: HashMap<(String, String), Counts>,
+    /// Failures for other versions, by kind.
+    other_versions: HashMap<String, BoundCounter<u64>>,
+    /// Failures for other kinds.
+    other: BoundCounter<u64>,
+    refused: BoundCounter<u64>,
     time: Timer,
     failures: Mutex<OutageLog>,
 }
@@ -52,7 +67,37 @@ struct Request<'a> {
     #[serde(rename = "desiredAPIVersion")]
     version: String,
     #[serde(borrow)]
-    objects: Option<Vec<&'a RawValue>>,
+    objects: Option<Objects<'a>>,
+}
+
+struct Objects<'a>(Vec<&'a RawValue>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Objects<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Limited;
+
+        impl<'de> Visitor<'de> for Limited {
+            type Value = Vec<&'de RawValue>;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(formatter, "at most {MAX_OBJECTS} objects")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut all: A) -> Result<Self::Value, A::Error> {
+                let mut objects = Vec::new();
+                while let Some(object) = all.next_element()? {
+                    if objects.len() == MAX_OBJECTS {
+                        let text = format!("more than {MAX_OBJECTS} objects");
+                        return Err(A::Error::custom(text));
+                    }
+                    objects.push(object);
+                }
+                Ok(objects)
+            }
+        }
+
+        deserializer.deserialize_seq(Limited).map(Self)
+    }
 }
 
 #[derive(Deserialize)]
@@ -86,29 +131,34 @@ struct Status {
 
 impl Reviews {
     pub fn new(definitions: Vec<Definition>, metrics: &Metrics) -> Self {
-        let mut counts = HashMap::new();
+        let count = |kind: &str, version: &str, result| {
+            let labels = [
+                KeyValue::new("kind", kind.to_owned()),
+                KeyValue::new("result", result),
+                KeyValue::new("version", version.to_owned()),
+            ];
+            metrics.counter(&table::CONVERSIONS, &labels)
+        };
+        let (mut counts, mut other_versions) = (HashMap::new(), HashMap::new());
         for definition in definitions.iter().filter(|it| it.is_converted()) {
             let spec = &definition.crd().spec;
+            let kind = &spec.names.kind;
             for version in &spec.versions {
-                let count = |result| {
-                    let labels = [
-                        KeyValue::new("kind", spec.names.kind.clone()),
-                        KeyValue::new("result", result),
-                        KeyValue::new("version", version.name.clone()),
-                    ];
-                    metrics.counter(&table::CONVERSIONS, &labels)
-                };
                 let of_version = Counts {
-                    converted: count("converted"),
-                    failed: count("failed"),
+                    converted: count(kind, &version.name, "converted"),
+                    failed: count(kind, &version.name, "failed"),
                 };
                 let version = format!("{}/{}", spec.group, version.name);
-                counts.insert((spec.names.kind.clone(), version), of_version);
+                counts.insert((kind.clone(), version), of_version);
             }
+            other_versions.insert(kind.clone(), count(kind, OTHER, "failed"));
         }
         Self {
             definitions,
             counts,
+            other_versions,
+            other: count(OTHER, OTHER, "failed"),
+            refused: count(OTHER, OTHER, "refused"),
             time: metrics.timer(&table::CONVERSION_TIME, &[]),
             failures: Mutex::new(OutageLog::new(QUIET)),
         }
@@ -131,7 +181,7 @@ impl Reviews {
         let began = Instant::now();
         let mut converted = Vec::new();
         let mut failure = None;
-        for object in request.objects.unwrap_or_default() {
+        for object in request.objects.map_or_else(Vec::new, |it| it.0) {
             match self.convert(object, &request.version) {
                 Ok(object) => converted.push(object),
                 Err(error) => {
@@ -149,9 +199,7 @@ impl Reviews {
                 message: String::new(),
             },
             Some(message) => {
-                if let Some(lasting) = self.failures.lock().is_due(&message) {
-                    warn!("{message}{lasting}");
-                }
+                self.warn(&message);
                 converted.clear();
                 Status {
                     status: "Failure",
@@ -172,27 +220,46 @@ impl Reviews {
         .map_err(|error| error.to_string())
     }
 
+    /// Counts a review that is not answered, and logs why.
+    pub fn refused(&self, why: &str) {
+        self.refused.add(1);
+        self.warn(&format!("refused a review: {why}"));
+    }
+
+    fn warn(&self, message: &str) {
+        if let Some(lasting) = self.failures.lock().is_due(message) {
+            warn!("{message}{lasting}");
+        }
+    }
+
     fn convert(&self, object: &RawValue, api_version: &str) -> Result<Box<RawValue>, String> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let found = self.definition(object, api_version, group);
+        let definition = found.inspect_err(|_| self.other.add(1))?;
+        let converted = definition.convert_text(object, version);
+        let kind = &definition.crd().spec.names.kind;
+        let counts = self.counts.get(&(kind.clone(), api_version.to_owned()));
+        match (counts, &converted) {
+            (Some(counts), Ok(_)) => counts.converted.add(1),
+            (Some(counts), Err(_)) => counts.failed.add(1),
+            (None, _) => self.other_versions.get(kind).unwrap_or(&self.other).add(1),
+        }
+        converted
+    }
+
+    fn definition(
+        &self,
+        object: &RawValue,
+        api_version: &str,
+        group: &str,
+    ) -> Result<&Definition, String> {
         let kind: TypeMeta = serde_json::from_str(object.get())
             .map_err(|error| format!("an object of the review has no kind: {error}"))?;
-        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let definition = self.definitions.iter().find(|it| {
             let spec = &it.crd().spec;
             spec.group == group && spec.names.kind == *kind.kind
         });
-        let definition = definition
-            .ok_or_else(|| format!("this program has no CRD of {} in {api_version}", kind.kind))?;
-        let converted = definition.convert_text(object, version);
-        let key = (
-            definition.crd().spec.names.kind.clone(),
-            api_version.to_owned(),
-        );
-        if let Some(counts) = self.counts.get(&key) {
-            match converted {
-                Ok(_) => counts.converted.add(1),
-                Err(_) => counts.failed.add(1),
-            }
-        }
-        converted
+        definition
+            .ok_or_else(|| format!("this program has no CRD of {} in {api_version}", kind.kind))
     }
 }

@@ -1,12 +1,15 @@
 //! The HTTP server of the webhook: bounded memory, bounded time, and connections that stay open.
 //!
-//! Its memory is limited by construction, below the limit of the container in `deploy/conversion`:
+//! These are bounded, and their sum is below the limit of the container in `deploy/conversion`:
 //!
 //! | | MiB |
 //! |---|---|
-//! | reviews: [`MEMORY`] + [`MAX_BODY`], each as its body, the converted objects and the response | 3 × 48 |
-//! | connections: [`LIMITS`] × ([`BUFFER`] for reads, as much for writes, and as much for each direction of TLS) | 64 |
+//! | reviews that arrive, and responses that are sent: [`MEMORY`] + [`MAX_BODY`], twice because a `Vec` doubles its size | 40 |
+//! | reviews that are converted, together [`MAX_BODY`]: maps of the members, and the result | 25 × 4 |
+//! | connections: [`LIMITS`] × ([`BUFFER`] three times for reads and twice for writes, and 16 KiB three times for TLS) | 88 |
 //! | the program | 12 |
+//!
+//! The conversions of the program are not bounded: the memory that they take, and the sizes of their results.
 
 use std::{
     convert::Infallible,
@@ -18,7 +21,7 @@ use std::{
 
 use http::{
     HeaderValue, Method, Request, Response, StatusCode,
-    header::{ALLOW, CONNECTION, CONTENT_TYPE},
+    header::{ALLOW, CONNECTION, CONTENT_TYPE, RETRY_AFTER},
 };
 use http_body_util::BodyExt as _;
 use hyper::{
@@ -33,7 +36,10 @@ use tokio::{
     time::{Instant, interval, timeout},
 };
 
-use super::review::Reviews;
+use super::{
+    review::Reviews,
+    sending::{Sending, Unsent},
+};
 use crate::{
     api::conversion::PATH,
     telemetry::server::{Limits, Stream},
@@ -47,16 +53,22 @@ pub const LIMITS: Limits = Limits {
     lifetime: Duration::MAX,
 };
 
-/// Maximum size of a review in bytes. The API server stores objects of up to 1.5 MiB (etcd), and sends a review for each object
-/// that it reads or writes. A review of several objects is allowed, but version 1.36 sends none.
-const MAX_BODY: usize = 16 << 20;
+/// Maximum size of a review in bytes. The API server stores objects of up to 1.5 MiB (`--max-request-bytes` of etcd), takes
+/// requests of up to 3 MiB (`MaxRequestBodyBytes` in `server/config.go`), and sends a review for each object that it reads or
+/// writes. A review of several objects is allowed, but version 1.36 sends none.
+pub const MAX_BODY: usize = 4 << 20;
 
 /// Maximum size of the received parts of all reviews in progress, in KiB. Further parts wait. One more review at a time gets
 /// [`MAX_BODY`] beyond this: otherwise, reviews that have arrived in part could wait for each other.
-const MEMORY: usize = 32 << 10;
+///
+/// It is more than a part for each connection. So a first part waits until those before it have ended once.
+const MEMORY: usize = 16 << 10;
+
+/// Maximum size of all reviews that are converted at the same time, in KiB.
+const CONVERTING: usize = MAX_BODY >> 10;
 
 /// Maximum size of the request line and all headers in bytes, and of the read buffer.
-const BUFFER: usize = 16 << 10;
+const BUFFER: usize = 8 << 10;
 
 /// Size of the parts of a response in bytes.
 const PART: usize = BUFFER;
@@ -69,7 +81,8 @@ const IDLE: Duration = Duration::from_mins(2);
 const REQUEST: Duration = Duration::from_secs(30);
 
 /// Time limit for a client to send the body of its request, and again to read the response. The API server has both in memory.
-/// A wait for memory does not count.
+/// A wait for memory does not count, but a request that has some waits no longer than this for more. So it keeps its memory for
+/// three times this, and for its conversion.
 const CLIENT: Duration = Duration::from_secs(5);
 
 /// Interval of the check of the time limits.
@@ -91,23 +104,23 @@ pub async fn serve(
     requests: Arc<Requests>,
     mut phase: watch::Receiver<Phase>,
 ) {
-    let busy = Arc::new(Mutex::new(None));
+    let (deadline, unsent) = (Arc::new(Mutex::new(None)), Unsent::default());
     let current = phase.clone();
     let service = service_fn(|request| {
-        let (requests, busy) = (Arc::clone(&requests), Arc::clone(&busy));
+        let (requests, deadline) = (Arc::clone(&requests), Arc::clone(&deadline));
         let current = current.clone();
         async move {
-            *busy.lock() = Some(Instant::now() + REQUEST);
+            *deadline.lock() = Some(Instant::now() + REQUEST);
             let mut response = requests.answer(request).await;
-            *busy.lock() = Some(Instant::now() + CLIENT);
+            *deadline.lock() = None;
             if *current.borrow() != Phase::Serving {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(CONNECTION, close);
             }
-            response.body_mut().busy = Some(busy);
             Ok::<_, Infallible>(response)
         }
     });
+    let stream = Sending::new(stream, unsent.clone());
     let mut connection = pin!(
         http1::Builder::new()
             .timer(TokioTimer::new())
@@ -128,8 +141,9 @@ pub async fn serve(
                 connection.as_mut().graceful_shutdown();
             }
             _ = watchdog.tick() => {
-                let until = *busy.lock();
-                if until.is_some_and(|until| Instant::now() > until) {
+                let answer = *deadline.lock();
+                let read = unsent.since().map(|since| since + CLIENT);
+                if [answer, read].into_iter().flatten().any(|until| Instant::now() > until) {
                     return;
                 }
             }
@@ -144,6 +158,8 @@ pub struct Requests {
     memory: Arc<Semaphore>,
     /// Its only permit is [`MAX_BODY`] beyond that.
     last: Arc<Semaphore>,
+    /// Its permits are KiB of [`CONVERTING`].
+    converting: Semaphore,
 }
 
 /// The memory of one review.
@@ -160,15 +176,21 @@ impl Requests {
             reviews,
             memory: Arc::new(Semaphore::new(MEMORY)),
             last: Arc::new(Semaphore::new(1)),
+            converting: Semaphore::new(CONVERTING),
         }
     }
 
     #[cfg(test)]
-    pub fn take_all_memory(&self) -> [OwnedSemaphorePermit; 2] {
-        let all = u32::try_from(MEMORY).unwrap_or(u32::MAX);
+    pub fn take_memory(&self) -> [OwnedSemaphorePermit; 2] {
+        let all = u32::try_from(self.memory.available_permits()).unwrap_or(u32::MAX);
         let shared = Arc::clone(&self.memory).try_acquire_many_owned(all);
         let last = Arc::clone(&self.last).try_acquire_owned();
-        [shared, last].map(|permit| permit.expect("nothing is in use"))
+        [shared, last].map(|permit| permit.expect("it is available"))
+    }
+
+    #[cfg(test)]
+    pub fn is_unused(&self) -> bool {
+        self.memory.available_permits() == MEMORY && self.last.available_permits() == 1
     }
 
     /// Waits until there is memory for a review of `size` bytes.
@@ -209,46 +231,79 @@ impl Requests {
             response.headers_mut().insert(ALLOW, allow);
             return response;
         }
+        let (status, text) = match self.converted(request).await {
+            Ok(response) => return response,
+            Err(refused) => refused,
+        };
+        self.reviews.refused(&text);
+        let mut response = self::text(status, text + "\n");
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            let after = HeaderValue::from_static("1");
+            response.headers_mut().insert(RETRY_AFTER, after);
+        }
+        response
+    }
+
+    /// Returns the response to a review.
+    ///
+    /// # Errors
+    /// The status and the text of the refusal.
+    async fn converted(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Held>, (StatusCode, String)> {
         if request.body().size_hint().lower() > MAX_BODY as u64 {
-            return too_large();
+            return Err(too_large());
         }
         let mut body = request.into_body();
         let mut memory = Memory::default();
         let mut review = Vec::new();
-        let mut left = CLIENT;
+        let (mut left, mut patience) = (CLIENT, CLIENT);
         loop {
             let waiting = Instant::now();
             let Ok(frame) = timeout(left, body.frame()).await else {
-                let text = format!("the body took longer than {} s\n", CLIENT.as_secs());
-                return self::text(StatusCode::REQUEST_TIMEOUT, text);
+                let text = format!("the body took longer than {} s", CLIENT.as_secs());
+                return Err((StatusCode::REQUEST_TIMEOUT, text));
             };
             left = left.saturating_sub(waiting.elapsed());
             let Some(frame) = frame else { break };
             let Ok(frame) = frame else {
-                let text = "the body ended too early\n".to_owned();
-                return self::text(StatusCode::BAD_REQUEST, text);
+                let text = "the body ended too early".to_owned();
+                return Err((StatusCode::BAD_REQUEST, text));
             };
             let Ok(data) = frame.into_data() else {
                 continue;
             };
             if review.len() + data.len() > MAX_BODY {
-                return too_large();
+                return Err(too_large());
             }
-            self.grow(&mut memory, review.len() + data.len()).await;
+            let waiting = Instant::now();
+            let grown = self.grow(&mut memory, review.len() + data.len());
+            if review.is_empty() {
+                grown.await;
+            } else if timeout(patience, grown).await.is_err() {
+                let text = format!("no memory for the review for {} s", CLIENT.as_secs());
+                return Err((StatusCode::SERVICE_UNAVAILABLE, text));
+            } else {
+                patience = patience.saturating_sub(waiting.elapsed());
+            }
             review.extend_from_slice(&data);
         }
-        let mut response = match self.reviews.answer(&review).await {
-            Ok(review) => response(StatusCode::OK, "application/json", review),
-            Err(error) => text(StatusCode::BAD_REQUEST, format!("{error}\n")),
-        };
+        let size = u32::try_from(review.len().div_ceil(1024)).unwrap_or(u32::MAX);
+        // It is never closed.
+        let converting = self.converting.acquire_many(size).await;
+        let answer = self.reviews.answer(&review).await;
+        drop(converting);
+        let answer = answer.map_err(|error| (StatusCode::BAD_REQUEST, error))?;
+        let mut response = response(StatusCode::OK, "application/json", answer);
         response.body_mut().memory = memory;
-        response
+        Ok(response)
     }
 }
 
-fn too_large() -> Response<Held> {
-    let text = format!("the review has more than {} MiB\n", MAX_BODY >> 20);
-    self::text(StatusCode::PAYLOAD_TOO_LARGE, text)
+fn too_large() -> (StatusCode, String) {
+    let text = format!("the review has more than {} MiB", MAX_BODY >> 20);
+    (StatusCode::PAYLOAD_TOO_LARGE, text)
 }
 
 fn text(status: StatusCode, text: String) -> Response<Held> {
@@ -259,7 +314,6 @@ fn response(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<H
     let mut response = Response::new(Held {
         body: body.into(),
         memory: Memory::default(),
-        busy: None,
     });
     *response.status_mut() = status;
     let kind = HeaderValue::from_static(kind);
@@ -267,12 +321,18 @@ fn response(status: StatusCode, kind: &'static str, body: Vec<u8>) -> Response<H
     response
 }
 
-/// The body of a response, in parts: the connection takes the next part when most of the former ones are sent. At the end, the
-/// review's memory is released, and its time limit ends.
+/// The body of a response, in parts: the connection takes the next part when most of the former ones are sent. With the last one,
+/// the review's memory is released. Each part is a copy, because a slice of the body would keep all of it until it is sent.
 struct Held {
     body: Bytes,
     memory: Memory,
-    busy: Option<Arc<Mutex<Option<Instant>>>>,
+}
+
+impl Held {
+    fn next(&mut self) -> Bytes {
+        let part = self.body.split_to(self.body.len().min(PART));
+        Bytes::copy_from_slice(&part)
+    }
 }
 
 impl Body for Held {
@@ -283,9 +343,8 @@ impl Body for Held {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let part = self.body.len().min(PART);
-        let part = (part > 0).then(|| Ok(Frame::data(self.body.split_to(part))));
-        Poll::Ready(part)
+        let part = self.next();
+        Poll::Ready((!part.is_empty()).then(|| Ok(Frame::data(part))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -297,10 +356,16 @@ impl Body for Held {
     }
 }
 
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(busy) = &self.busy {
-            *busy.lock() = None;
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A part that a client has not read keeps no more than itself.
+    #[test]
+    fn the_parts_of_a_response_are_copies() {
+        let mut held = response(StatusCode::OK, "text/plain", vec![b' '; 3 * PART]).into_body();
+        let part = held.next();
+        assert_eq!(part.len(), PART);
+        assert!(part.is_unique());
     }
 }

@@ -114,12 +114,16 @@ async fn a_review_converts_all_objects_or_none() {
     let other = answer("example.org/v1", &[old("a", json!(1))]).await;
     let message = "this program has no CRD of Job in example.org/v1";
     assert_eq!(other["response"]["result"]["message"], message);
+    let unknown = answer("example.com/v9", &[old("a", json!(1))]).await;
+    assert_eq!(unknown["response"]["result"]["status"], "Failure");
     let (_, scrape) = metrics.scrape(None);
     for series in [
         r#"some_operator_conversions_total{kind="Job",result="converted",version="v1"} 4"#,
         r#"some_operator_conversions_total{kind="Job",result="failed",version="v1"} 2"#,
         r#"some_operator_conversions_total{kind="Job",result="failed",version="v1alpha1"} 0"#,
-        "some_operator_conversion_seconds_count 4",
+        r#"some_operator_conversions_total{kind="Job",result="failed",version="other"} 1"#,
+        r#"some_operator_conversions_total{kind="other",result="failed",version="other"} 1"#,
+        "some_operator_conversion_seconds_count 5",
     ] {
         assert!(scrape.contains(series), "{scrape}");
     }
@@ -143,6 +147,9 @@ async fn other_bodies_are_refused() {
         let refused = reviews.answer(body.as_bytes()).await.unwrap_err();
         assert!(refused.starts_with(expected), "{refused}");
     }
+    let many = review("example.com/v1", &vec![json!(0); 1001]);
+    let refused = reviews.answer(many.as_bytes()).await.unwrap_err();
+    assert!(refused.contains("more than 1000 objects"), "{refused}");
 }
 
 /// A server with one connection at a time.
@@ -153,9 +160,12 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let reviews = reviews(&Metrics::disconnected(&APP));
+        Self::counted(&Metrics::disconnected(&APP))
+    }
+
+    fn counted(metrics: &Metrics) -> Self {
         Self {
-            requests: Arc::new(Requests::new(reviews)),
+            requests: Arc::new(Requests::new(reviews(metrics))),
             phase: watch::Sender::new(Phase::Serving),
         }
     }
@@ -246,7 +256,7 @@ async fn a_slow_client_is_cut_off() {
     let (mut deaf, serving_deaf) = scene.connect();
     let review = review(
         "example.com/v1",
-        &vec![job("a", "v1", "size", &json!(1)); 10_000],
+        &vec![job("a", "v1", "size", &json!(1)); 1000],
     );
     let sent = post(review.len()) + &review;
     deaf.write_all(sent.as_bytes()).await.unwrap();
@@ -271,15 +281,34 @@ async fn a_slow_client_is_cut_off() {
     }
 }
 
+/// The connection has the whole response at once.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_a_small_response_is_cut_off() {
+    let scene = Scene::new();
+    let (mut deaf, serving) = scene.connect();
+    let one = job("a", "v1", "size", &json!(1));
+    let review = review("example.com/v1", &vec![one; 50]);
+    assert!((4000..8000).contains(&review.len()), "{}", review.len());
+    let sent = post(review.len()) + &review;
+    deaf.write_all(sent.as_bytes()).await.unwrap();
+    sleep(Duration::from_secs(4)).await;
+    assert!(!serving.is_finished());
+    timeout(Duration::from_secs(3), serving)
+        .await
+        .unwrap()
+        .unwrap();
+}
+
 const MIB: usize = 1 << 20;
 
 #[tokio::test(start_paused = true)]
 async fn large_reviews_are_refused() {
-    let scene = Scene::new();
+    let (metrics, _provider) = Metrics::new(&APP, Resource::builder_empty().build(), None);
+    let scene = Scene::counted(&metrics);
     let chunked = "POST /convert HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
     let chunk = format!("{:x}\r\n{}\r\n", MIB, " ".repeat(MIB));
-    let announced = post(16 * MIB + 1);
-    for (head, chunks) in [(announced, 0), (chunked.to_owned(), 17)] {
+    let announced = post(4 * MIB + 1);
+    for (head, chunks) in [(announced, 0), (chunked.to_owned(), 5)] {
         let (mut client, serving) = scene.connect();
         client.write_all(head.as_bytes()).await.unwrap();
         for _ in 0..chunks {
@@ -288,10 +317,13 @@ async fn large_reviews_are_refused() {
         }
         let (head, body) = response(&mut client).await;
         assert!(head.starts_with("http/1.1 413"), "{head}");
-        assert_eq!(body, "the review has more than 16 MiB\n");
+        assert_eq!(body, "the review has more than 4 MiB\n");
         drop(client);
         serving.await.unwrap();
     }
+    let (_, scrape) = metrics.scrape(None);
+    let refused = r#"conversions_total{kind="other",result="refused",version="other"} 2"#;
+    assert!(scrape.contains(refused), "{scrape}");
 }
 
 /// A review takes memory as it arrives, so an announced one takes none.
@@ -301,7 +333,7 @@ async fn idle_clients_take_no_memory() {
     let mut idle = Vec::new();
     for _ in 0..100 {
         let (mut client, _serving) = scene.connect();
-        client.write_all(post(16 * MIB).as_bytes()).await.unwrap();
+        client.write_all(post(4 * MIB).as_bytes()).await.unwrap();
         client.write_all(b" ").await.unwrap();
         idle.push(client);
     }
@@ -315,17 +347,17 @@ async fn idle_clients_take_no_memory() {
 async fn memory_is_bounded() {
     let scene = Scene::new();
     let mut stalled = Vec::new();
-    for part in [15, 15, 15] {
+    for part in [3; 6] {
         let (mut client, serving) = scene.connect();
-        client.write_all(post(16 * MIB).as_bytes()).await.unwrap();
+        client.write_all(post(4 * MIB).as_bytes()).await.unwrap();
         client.write_all(&vec![b' '; part * MIB]).await.unwrap();
         stalled.push((client, serving));
     }
-    // 15 and 15 MiB, then 2 MiB, and 16 MiB for the third one.
+    // Five times 3 MiB, then 1 MiB, and 4 MiB for the sixth one.
     let (mut client, _serving) = scene.connect();
     let mut waiting = Box::pin(convert(&mut client, 1));
     let early = timeout(Duration::from_secs(4), &mut waiting).await;
-    assert!(early.is_err(), "more than 48 MiB");
+    assert!(early.is_err(), "more than 20 MiB");
     timeout(Duration::from_secs(2), waiting).await.unwrap();
 }
 
@@ -333,10 +365,10 @@ async fn memory_is_bounded() {
 #[tokio::test(start_paused = true)]
 async fn large_reviews_do_not_block_each_other() {
     let scene = Arc::new(Scene::new());
-    let clients = (0..5).map(|_| {
+    let clients = (0..8).map(|_| {
         let (mut client, _serving) = scene.connect();
         spawn(async move {
-            let review = review("example.com/v1", &[]) + &" ".repeat(12 * MIB);
+            let review = review("example.com/v1", &[]) + &" ".repeat(3 * MIB);
             let sent = post(review.len()) + &review;
             client.write_all(sent.as_bytes()).await.unwrap();
             response(&mut client).await.0
@@ -355,7 +387,7 @@ async fn large_reviews_do_not_block_each_other() {
 #[tokio::test(start_paused = true)]
 async fn a_request_does_not_wait_forever() {
     let scene = Scene::new();
-    let _all = scene.requests.take_all_memory();
+    let _all = scene.requests.take_memory();
     let (mut client, serving) = scene.connect();
     client.write_all((post(2) + "{}").as_bytes()).await.unwrap();
     sleep(Duration::from_secs(29)).await;
@@ -364,6 +396,26 @@ async fn a_request_does_not_wait_forever() {
         .await
         .unwrap()
         .unwrap();
+}
+
+/// A request that has memory, and waits for more, releases it soon: otherwise, the others wait as long as this one.
+#[tokio::test(start_paused = true)]
+async fn a_request_with_memory_does_not_wait_for_long() {
+    let scene = Scene::new();
+    let (mut client, _serving) = scene.connect();
+    client.write_all(post(4 * MIB).as_bytes()).await.unwrap();
+    client.write_all(&[b' '; 8192]).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let all = scene.requests.take_memory();
+    client.write_all(&[b' '; 2048]).await.unwrap();
+    sleep(Duration::from_secs(4)).await;
+    let refused = response(&mut client);
+    let (head, body) = timeout(Duration::from_secs(2), refused).await.unwrap();
+    assert!(head.starts_with("http/1.1 503"), "{head}");
+    assert!(head.contains("retry-after: 1"), "{head}");
+    assert_eq!(body, "no memory for the review for 5 s\n");
+    drop(all);
+    assert!(scene.requests.is_unused());
 }
 
 #[tokio::test]

@@ -134,7 +134,7 @@ metrics! {
     }
     "Conversion" {
         CONVERSIONS: Counter "{app}_conversions_total" "" ["kind", "result", "version"]
-            "Objects that the conversion webhook was to convert into a version, by result: converted; failed.";
+            "Objects that the conversion webhook was to convert into a version, by result: converted; failed; refused (a review without an answer, such as one of another form). The kind and the version are other if the program does not have them.";
         CONVERSION_TIME: Histogram "{app}_conversion_seconds" "s" []
             "How long the conversion of the objects of one review took.";
     }
