@@ -1,6 +1,7 @@
 //! Many and slow clients of the webhook.
 
 use std::{
+    fmt::Write as _,
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
 };
@@ -125,7 +126,7 @@ async fn slow_clients_are_bounded() {
     // Many small members take the most memory for their size.
     let mut members = String::new();
     for member in 0.. {
-        members += &format!("\"{member:x}\":0,");
+        write!(members, "\"{member:x}\":0,").unwrap();
         if members.len() > 4 * MIB - (4 << 10) {
             break;
         }
