@@ -10,7 +10,7 @@ use futures::future::join_all;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
-    time::{Instant, timeout},
+    time::timeout,
 };
 use tokio_rustls::{
     TlsConnector,
@@ -69,7 +69,7 @@ impl Clients {
         let part = vec![b' '; part];
         let sent = client.write_all(&part);
         // The webhook reads no more than it has memory for.
-        let _ = timeout(Duration::from_secs(1), sent).await;
+        let _ = timeout(Duration::from_secs(3), sent).await;
         Some(client)
     }
 }
@@ -111,11 +111,8 @@ async fn slow_clients_are_bounded() {
     let mut good = clients.connect(Ipv4Addr::LOCALHOST).await.unwrap();
     convert(&mut good).await;
 
-    let began = Instant::now();
-    let mut stalled = join_all([3 * MIB; 6].map(|part| clients.stall(part))).await;
-    // There is no memory for it until a slow client is cut off.
+    let mut stalled = join_all([4 * MIB - 1; 6].map(|part| clients.stall(part))).await;
     timeout(PATIENCE, convert(&mut good)).await.unwrap();
-    assert!(began.elapsed() >= Duration::from_secs(5), "it did not wait");
     for _ in 0..SLOW {
         stalled.push(clients.stall(16 << 10).await);
     }
