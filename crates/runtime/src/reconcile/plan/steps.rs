@@ -71,15 +71,15 @@ impl<P: Primary> Apply<P> {
         }
     }
 
-    /// Adds fields for a create. They are not compared later, so other clients may change them. `fields` is called before each
-    /// create only.
+    /// Adds fields for a create. They are not compared later, so other clients may change them. `fields` is called when a create
+    /// is prepared, also in a dry run. It must have no side effects.
     pub fn initially(&mut self, fields: impl Fn() -> Value + Send + Sync + 'static) -> &mut Self {
         self.initially = Some(Box::new(fields));
         self
     }
 
-    /// Adds fields that are sent with each create or change. They alone are no reason for a change. A list in the fields
-    /// replaces that of the change. `fields` is called before each create or change only.
+    /// Adds fields that are sent with each create or change. They do not cause a change. A list in `fields` replaces the
+    /// list of the change. `fields` is called when a create or change is prepared, also in a dry run. It must have no side effects.
     pub fn stamp(&mut self, fields: impl Fn() -> Value + Send + Sync + 'static) -> &mut Self {
         self.stamp = Some(Box::new(fields));
         self
@@ -354,7 +354,9 @@ impl<P: Primary, V: Applied> AnyWriter<P> for Writer<V> {
             if !cx.is_dry_run && self.is_needed(cx, key, &found, &patch) {
                 self.may_patch(cx, key, &found, &patch)?;
                 let is_doubtful = apply.is_doubtful.as_ref();
-                if is_doubtful.is_some_and(|is_doubtful| is_doubtful(&actual)) {
+                // The next installation of the owner may have moved the object.
+                let is_moved = !found.is_served();
+                if is_moved || is_doubtful.is_some_and(|is_doubtful| is_doubtful(&actual)) {
                     cx.primary.verify_current(cx).await?;
                 }
                 trace::decided("patch");

@@ -28,8 +28,8 @@ pub(crate) trait Owned<P: Primary>: Send + Sync {
     /// Returns whether the object controls objects of the type that another installation reconciles.
     fn has_strays(&self, key: &Key, seen: &Snapshot<P>) -> bool;
 
-    /// Gives these objects the label of this installation, except those that the reconcile has tried to patch. Returns the first
-    /// error.
+    /// Gives these objects the label of this installation, except objects for which the reconcile has already reached a patch.
+    /// Returns the first error.
     fn inherit<'a>(&'a self, cx: &'a Context<'_, P>) -> BoxFuture<'a, Result<(), ApiError>>;
 }
 
@@ -57,16 +57,21 @@ impl<P: Primary, V: Cached> Owned<P> for Writer<V> {
 }
 
 impl<V: Cached> Writer<V> {
-    /// Returns the objects that this one controls, and that another installation reconciles.
+    /// Returns the objects that this one controls, and that another installation reconciles. Without objects that cannot be
+    /// patched now: their deletion is pending, or their type is not installed.
     fn strays<P: Primary>(&self, key: &Key, seen: &Snapshot<P>) -> Vec<(Key, Snapshot<V>)> {
         let controlled = self.store.controlled_by::<P>(key).into_iter();
         let found = controlled.filter_map(|key| Some((self.store.get(&key)?, key)));
         found
             .filter(|(it, _)| !it.is_served() && it.is_controlled_by(&**seen))
+            .filter(|(it, key)| !self.is_deletion_pending(key, it))
+            .filter(|(_, key)| self.check_installed(key).is_ok())
             .map(|(it, key)| (key, it))
             .collect()
     }
 
+    /// Moves an object to this installation. A live read of the owner decides, because its watch may be behind: the owner may have
+    /// left, and its next installation may have moved the object.
     async fn put_installation<P: Primary>(
         &self,
         cx: &Context<'_, P>,
@@ -76,6 +81,10 @@ impl<V: Cached> Writer<V> {
         let Some(patch) = self.with_installation(None, found) else {
             return Ok(());
         };
+        if !cx.is_dry_run && self.is_needed(cx, key, found, &patch) {
+            self.may_patch(cx, key, found, &patch)?;
+            cx.primary.verify_current(cx).await?;
+        }
         let step = Step {
             actual: json!({}),
             compared: patch.clone(),
@@ -174,7 +183,7 @@ impl<V: Cached> Writer<V> {
         let answer = api.patch(key.name(), &params, &V::KIND.patch(&patch)).await;
         self.note_unknown(cx, key, &answer, Desired::Present(cx.inputs), ABSENT);
         let answer = self.written(cx, key, answer)?;
-        info!(object = %cx.key(), dependent = %key, "restored the labels of the {}", V::KIND.kind);
+        info!(object = %cx.key(), controller = cx.log.controller, dependent = %key, "restored the labels of the {}", V::KIND.kind);
         Ok((answer, expectation))
     }
 }
