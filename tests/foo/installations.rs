@@ -1,6 +1,6 @@
 //! Two installations in one namespace, which divide the Foos by label. Runs the real controller on a real API server.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use foo_controller::api::Foo;
 use futures::future::join_all;
@@ -14,7 +14,11 @@ use kube::{
 };
 use operator_testkit::cluster::{Cluster, eventually};
 use serde_json::json;
-use tokio::time::sleep;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    time::sleep,
+};
 
 use crate::support::{
     controller::Controller,
@@ -42,6 +46,15 @@ fn start(cluster: &Cluster, namespace: &str, (user, installation): (&str, &str))
             .args(["--namespace", namespace, "--resync", "1s"])
             .args(["--installation", installation]);
     })
+}
+
+async fn metrics(addr: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(addr).await.unwrap();
+    let request = b"GET /metrics HTTP/1.1\r\nHost: it\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
 }
 
 /// Users move each Foo back and forth and change it at the same time. Each write is by the installation that the label names. Each
@@ -109,6 +122,15 @@ async fn i21_each_foo_is_written_by_its_installation() {
         found
     };
     assert_eq!(holders().await, ["replica-1_0", "replica-2_0"]);
+
+    for (controller, (_, installation)) in controllers.iter().zip(INSTALLATIONS) {
+        let metrics = metrics(controller.http_addr().await).await;
+        let mut lines = metrics.lines();
+        let leads = lines.find(|it| it.starts_with("leader_election_master_status{"));
+        let leads = leads.unwrap();
+        let label = format!("installation=\"{installation}\"");
+        assert!(leads.contains(&label) && leads.ends_with(" 1"), "{leads}");
+    }
 
     // Events are written last.
     sleep(Duration::from_secs(2)).await;
@@ -180,7 +202,7 @@ async fn a_label_without_its_installation_is_reported() {
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
         lines.collect::<Vec<_>>().join("\n")
     };
-    let gap = "warning other installations 1 foos have the label samplecontroller.k8s.io/installation=gone, and no installation of \
+    let gap = "warning other installations 1 Foo has the label samplecontroller.k8s.io/installation=gone, and no installation of \
                this name runs: they are not reconciled";
     eventually(DEADLINE, "doctor reports it", async || {
         let report = doctor(&[]).await;
@@ -192,7 +214,7 @@ async fn a_label_without_its_installation_is_reported() {
     })
     .await;
     let report = doctor(&["--installation=gone"]).await;
-    assert!(!report.contains("have the label"), "{report}");
+    assert!(!report.contains("has the label"), "{report}");
     let object = format!("--object={namespace}/foo-000");
     let report = doctor(&[&object]).await;
     let elsewhere = "the installation gone reconciles it, by its label samplecontroller.k8s.io/installation; this is the default \

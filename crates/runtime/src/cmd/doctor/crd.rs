@@ -81,14 +81,18 @@ async fn terminating(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdic
     let mut finalizers = BTreeSet::new();
     if let Some(kind) = kind_of(doctor, ours) {
         let now = doctor.host.now();
-        // The deletion of a CRD concerns the objects of all installations.
-        let take = |object: DynamicObject| {
+        // The deletion of a CRD concerns the objects of all installations and namespaces.
+        let mut take = |object: DynamicObject| {
             if is_blocked(&object, now) {
                 finalizers.extend(object.finalizers().iter().cloned());
             }
         };
+        let everywhere = api_of(&doctor.client, kind, None);
+        let listed = each(&everywhere, &ListParams::default(), &mut take).await;
         // Without the permission to list them, they are unknown.
-        _ = each_in_scope(doctor, kind, &ListParams::default(), take).await;
+        if listed.is_err_and(|error| is_forbidden(&error)) {
+            _ = each_in_scope(doctor, kind, &ListParams::default(), take).await;
+        }
     }
     let finalizers = few(finalizers);
     let waits = match &*finalizers {
@@ -392,6 +396,30 @@ mod tests {
         found
             .map(|it| format!("{:?}: {}", it.change, it.text))
             .collect()
+    }
+
+    /// The deletion of a CRD deletes the objects of all namespaces, also of those that this installation does not serve.
+    #[tokio::test]
+    async fn the_finalizers_of_all_namespaces_block_a_deletion() {
+        static JOB: Kind = Kind::custom("example.com", "v1", "Job", "jobs");
+        let config = Config {
+            namespaces: vec!["a".to_owned()],
+            ..Config::shipped(&APP)
+        };
+        let doctor = Doctor::for_tests(config, &[&JOB], |_| {
+            let metadata = json!({ "name": "x", "namespace": "b", "finalizers": ["other.com/f"],
+                "deletionTimestamp": "2020-01-01T00:00:00Z" });
+            vec![json!({ "metadata": metadata })]
+        });
+        let ours = json!({ "metadata": { "name": "jobs.example.com" }, "spec": {
+            "group": "example.com", "names": { "kind": "Job", "plural": "jobs" }, "scope": "Namespaced", "versions": [],
+        } });
+        let ours = serde_json::from_value(ours).unwrap();
+        let (_, text) = terminating(&doctor, &ours).await;
+        assert!(
+            text.contains("waits for the finalizers other.com/f"),
+            "{text}"
+        );
     }
 
     /// The versions in `storedVersions`, and the grade and the end of the text.

@@ -171,7 +171,7 @@ fn share((namespace, lease): &Election, deployments: &[(String, Config)]) -> Opt
     (!lease.is_empty()).then(|| {
         error(format!(
             "the Deployments {first} and {second} use the Lease {namespace}/{lease}, and have different `{setting}`: only one of \
-             them leads, and the objects of the other are not reconciled; give each its own `leader_election.lease_name`"
+             them leads at a time, and objects that only the other serves are not reconciled; give each its own `leader_election.lease_name`"
         ))
     })
 }
@@ -204,8 +204,8 @@ async fn config_maps(
     maps
 }
 
-/// Value of `namespaces` in a layer of the configuration that cannot be read, and of a variable for `installation` that cannot be
-/// read. It is invalid, unless a higher layer overrides it.
+/// Value of `namespaces` and `installation` in a layer of the configuration that cannot be read. It is invalid, unless a higher
+/// layer overrides it.
 const UNREADABLE: &str = "not readable here";
 
 /// Returns the configuration of a Deployment's replicas, from the arguments, the variables and the file of its pods.
@@ -236,7 +236,9 @@ fn configured(
     let flags = flags.subcommand().map_or(&flags, |(_, flags)| flags);
     let read = |path: &Path| -> io::Result<String> {
         let text = file(pod, container, path, maps);
-        Ok(text.unwrap_or_else(|| format!("namespaces = [{UNREADABLE:?}]")))
+        Ok(text.unwrap_or_else(|| {
+            format!("namespaces = [{UNREADABLE:?}]\ninstallation = {UNREADABLE:?}")
+        }))
     };
     let variables = variables
         .iter()
@@ -282,7 +284,9 @@ fn variables(
     let mut all = BTreeMap::new();
     for source in items(&container["envFrom"]) {
         let Some(Value::Object(map)) = maps.get(text(&source["configMapRef"]["name"])) else {
-            all.insert(namespaces.clone(), UNREADABLE.to_owned());
+            for name in [&namespaces, &installation] {
+                all.insert(name.clone(), UNREADABLE.to_owned());
+            }
             continue;
         };
         let prefix = text(&source["prefix"]);
@@ -443,6 +447,7 @@ mod tests {
         let from_field = json!({ "name": name, "valueFrom": { "fieldRef": { "fieldPath": "metadata.namespace" } } });
         let secret = json!([{ "secretRef": { "name": "s" } }]);
         let by_map = json!([{ "prefix": "SOME_OPERATOR__", "configMapRef": { "name": "m" } }]);
+        let own_label = json!({ "name": "SOME_OPERATOR__INSTALLATION", "value": "canary" });
         let file = json!({ "name": "SOME_OPERATOR__CONFIG", "value": "/etc/op/f.toml" });
         for (container, expected) in [
             (json!({}), &[][..]),
@@ -455,7 +460,10 @@ mod tests {
             (json!({ "env": [team, variable("$(TEAM)")] }), &["t"]),
             (json!({ "env": [from_field] }), &["p"]),
             (json!({ "envFrom": by_map }), &["m1"]),
-            (json!({ "envFrom": secret, "env": [variable("a")] }), &["a"]),
+            (
+                json!({ "envFrom": secret, "env": [variable("a"), own_label] }),
+                &["a"],
+            ),
             (
                 json!({ "args": ["--namespace=c", "--resync=1m"], "env": [variable("a")] }),
                 &["c"],
@@ -481,7 +489,7 @@ mod tests {
                 json!({ "args": ["--config", "/etc/op/f.toml"], "volumeMounts": mount }),
                 &["f1"],
             ),
-            (json!({ "env": [file, variable("a")] }), &["a"]),
+            (json!({ "env": [file, variable("a"), own_label] }), &["a"]),
         ] {
             let maps = json!({ "m": { "k": "k1", "NAMESPACES": "m1", "f.toml": "namespaces = [\"f1\"]" } });
             // A variable without a known key would be an error.
@@ -503,6 +511,15 @@ mod tests {
             (
                 json!({ "envFrom": secret }),
                 "namespaces = [\"not readable here\"] (environment variable SOME_OPERATOR__NAMESPACES)",
+            ),
+            // The unreadable layer may set `installation`.
+            (
+                json!({ "args": ["--config", "/elsewhere"], "env": [variable("a")] }),
+                "installation = \"not readable here\" (file /elsewhere, line 2)",
+            ),
+            (
+                json!({ "envFrom": secret, "env": [variable("a")] }),
+                "installation = \"not readable here\" (environment variable SOME_OPERATOR__INSTALLATION)",
             ),
             (
                 json!({ "env": [{ "name": "SOME_OPERATOR__INSTALLATION",

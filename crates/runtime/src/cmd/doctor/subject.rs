@@ -34,7 +34,7 @@ pub struct Namespace {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Summary of the primary objects in one namespace. Without those of other installations.
+/// Summary of the primary objects of this installation in one namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Primaries {
     pub count: usize,

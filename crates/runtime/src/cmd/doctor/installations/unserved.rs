@@ -69,7 +69,7 @@ async fn of_others(doctor: &Doctor, kind: &Kind) -> BTreeMap<String, Counts> {
     }
 }
 
-/// Returns the objects whose namespace no known installation of this name serves, and whether there is one.
+/// Returns the objects in namespaces that no known installation of this name serves, and whether such an installation is known.
 fn left(others: &BTreeMap<Election, Other>, name: &str, mut counts: Counts) -> (Counts, bool) {
     let served = others.values().filter_map(|it| it.served.as_ref().ok());
     let served: Vec<_> = served.filter(|(its, _)| its == name).collect();
@@ -81,8 +81,8 @@ fn left(others: &BTreeMap<Election, Other>, name: &str, mut counts: Counts) -> (
     (counts, !served.is_empty())
 }
 
-/// Returns whether a replica of this installation leads anywhere in the cluster, whose namespaces are unknown. Returns `true` if the
-/// permission to list Leases is missing.
+/// Returns whether the Lease of this installation is held anywhere in the cluster by a replica whose namespaces are unknown. Returns
+/// `true` if the Leases cannot be listed.
 async fn leads_unknown(
     doctor: &Doctor,
     others: &BTreeMap<Election, Other>,
@@ -115,27 +115,35 @@ fn abandoned(
     counts: &Counts,
     is_running: bool,
 ) -> Verdict {
-    let (plural, label) = (kind.plural, installation_label(app.group));
+    let label = installation_label(app.group);
     let count: usize = counts.values().sum();
-    let (objects, subject) = match installation {
-        "" => (
-            format!("{count} {plural} lack the label {label}"),
-            "the default installation does not",
+    let have = match count {
+        1 => format!("1 {} has", kind.kind),
+        _ => format!("{count} {} have", kind.plural),
+    };
+    let objects = match installation {
+        "" => format!("{have} no label {label}, or an empty one"),
+        name => format!("{have} the label {label}={name}"),
+    };
+    let left = "they are not reconciled and keep their finalizers";
+    let namespaces = few(counts.keys());
+    let text = match (installation, is_running) {
+        ("", false) => format!(
+            "the default installation does not run: {left}: install it, or set their label to an installation that runs"
         ),
-        name => (
-            format!("{count} {plural} have the label {label}={name}"),
-            "no installation of this name",
+        ("", true) => format!(
+            "the default installation does not serve {namespaces}: {left}: add these namespaces to its `namespaces`, or set their \
+             label to another installation"
+        ),
+        (name, false) => format!(
+            "no installation of this name runs: {left}: install {name}, or set their label to an installation that runs"
+        ),
+        (_, true) => format!(
+            "no installation of this name serves {namespaces}: {left}: add these namespaces to its `namespaces`, or set their \
+             label to another installation"
         ),
     };
-    let s = if installation.is_empty() { "" } else { "s" };
-    let gap = if is_running {
-        format!("{subject} serve{s} {}", few(counts.keys()))
-    } else {
-        format!("{subject} run{s}")
-    };
-    warning(format!(
-        "{objects}, and {gap}: they are not reconciled, and keep their finalizers; install it, or change the label"
-    ))
+    warning(format!("{objects}, and {text}"))
 }
 
 #[cfg(test)]
@@ -185,7 +193,7 @@ mod tests {
             let jobs = if namespaces.is_empty() { 3 } else { 2 };
             let expected = [
                 format!("{jobs} jobs have the label {label}=canary"),
-                format!("1 classes lack the label {label}"),
+                format!("1 Class has no label {label}, or an empty one"),
             ];
             assert_eq!(starts, expected);
         }
@@ -210,28 +218,32 @@ mod tests {
                 vec![other("canary", &["a"])],
                 "canary",
                 format!(
-                    "2 jobs have the label {label}=canary, and no installation of this name serves b:"
+                    "2 jobs have the label {label}=canary, and no installation of this name serves b: they are not reconciled and keep \
+                     their finalizers: add these namespaces to its `namespaces`, or set their label to another installation"
                 ),
             ),
             (
                 vec![other("other", &[]), Other::default()],
                 "canary",
                 format!(
-                    "3 jobs have the label {label}=canary, and no installation of this name runs:"
+                    "3 jobs have the label {label}=canary, and no installation of this name runs: they are not reconciled and keep their \
+                     finalizers: install canary, or set their label to an installation that runs"
                 ),
             ),
             (
                 vec![],
                 "",
                 format!(
-                    "3 jobs lack the label {label}, and the default installation does not run:"
+                    "3 jobs have no label {label}, or an empty one, and the default installation does not run: they are not \
+                     reconciled and keep their finalizers: install it, or set their label to an installation that runs"
                 ),
             ),
             (
                 vec![other("", &["b"])],
                 "",
                 format!(
-                    "1 jobs lack the label {label}, and the default installation does not serve a:"
+                    "1 Job has no label {label}, or an empty one, and the default installation does not serve a: they are not \
+                     reconciled and keep their finalizers: add these namespaces to its `namespaces`, or set their label"
                 ),
             ),
         ] {
