@@ -37,9 +37,11 @@ const AT_A_TIME: usize = 100;
 pub(crate) async fn first<P: Primary>(
     work_queue: &WorkQueue,
     objects: &Store<P>,
+    controller: &'static str,
     is_in_scope: impl Fn(&Key) -> bool,
     is_up_to_date: impl Fn(&Key) -> bool,
 ) {
+    let is_unobserved = |key: &Key, object: &P| is_unobserved(key, object, controller);
     let unobserved =
         objects.served_keys_where(|key, object| is_in_scope(key) && is_unobserved(key, object));
     for key in &unobserved {
@@ -57,10 +59,10 @@ pub(crate) async fn first<P: Primary>(
     }
 }
 
-fn is_unobserved<P: Primary>(key: &Key, object: &P) -> bool {
+fn is_unobserved<P: Primary>(key: &Key, object: &P, controller: &'static str) -> bool {
     let observed = catch(&P::KIND, "Primary::is_observed", || object.is_observed());
     !observed.unwrap_or_else(|panicked| {
-        warn!(object = %key, "{panicked}; treating the object as observed");
+        warn!(object = %key, controller, "{panicked}; treating the object as observed");
         true
     })
 }

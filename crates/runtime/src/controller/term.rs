@@ -63,7 +63,14 @@ pub(super) async fn check_objects<R: Reconciler>(
                 info!(namespace, "namespace in sync: reconciling its objects");
             }
             let is_in_scope = |key: &Key| covers(cell, key);
-            resync::first(&work_queue, objects, is_in_scope, is_up_to_date).await;
+            resync::first(
+                &work_queue,
+                objects,
+                work.log.controller,
+                is_in_scope,
+                is_up_to_date,
+            )
+            .await;
         }
     };
     let queue = &work_queue.queue;

@@ -395,7 +395,14 @@ async fn a_new_leader_begins_with_the_oldest_change() {
         looks.lock().push(format!("is {} settled?", key.name()));
         key.name() == "settled"
     };
-    resync::first::<Parent>(&WorkQueue::new(queue.clone()), &parents, |_| true, settled).await;
+    resync::first::<Parent>(
+        &WorkQueue::new(queue.clone()),
+        &parents,
+        "parent",
+        |_| true,
+        settled,
+    )
+    .await;
     queue.shut_down();
     worker.await.unwrap();
     let expected = [

@@ -268,7 +268,7 @@ impl<V: Cached> Writer<V> {
             Err(ApiError::Conflict) if exists => self.put_labels_back(cx, key).await?,
             answer => {
                 let answer = answer?;
-                info!(object = %cx.key(), dependent = %key, "created the {}", V::KIND.kind);
+                info!(object = %cx.key(), controller = cx.log.controller, dependent = %key, "created the {}", V::KIND.kind);
                 (answer, expectation)
             }
         };
@@ -330,7 +330,7 @@ impl<V: Cached> Writer<V> {
             let (by, write) = (cx.wanted_by(), Desired::Fields(fields));
             (self.history).record(key, by, write, seen.version, Some(version));
             let fields = brief(&names_of_fields(fields));
-            info!(object = %cx.key(), dependent = %key, fields, "changed the {}", V::KIND.kind);
+            info!(object = %cx.key(), controller = cx.log.controller, dependent = %key, fields, "changed the {}", V::KIND.kind);
         }
         let overruled = plan(&actual);
         let had_effect = overruled.is_none();
@@ -412,7 +412,7 @@ impl<V: Cached> Writer<V> {
         if left.is_none_or(|left| left.metadata.deletion_timestamp.is_some()) {
             self.store.mark_deletion_pending(key, seen.view.uid());
         }
-        info!(object = %cx.key(), dependent = %key, "deleted the {}", V::KIND.kind);
+        info!(object = %cx.key(), controller = cx.log.controller, dependent = %key, "deleted the {}", V::KIND.kind);
         Ok(())
     }
 
