@@ -23,7 +23,7 @@ pub fn defaults(text: &str) -> String {
     let mut section = String::new();
     for line in settings.to_string().lines().filter(|line| !line.is_empty()) {
         let (setting, _) = line.split_once("  # ").unwrap_or((line, ""));
-        // A setting of one controller has no default of its own.
+        // A setting of a single controller defaults to the general setting, and is printed as a comment.
         let unset = setting
             .strip_prefix("# ")
             .and_then(|it| it.split_once(" is "));

@@ -82,7 +82,7 @@ pub(super) const KEYS: &[Key] = &[
         help: "Namespaces of the objects; if empty, all" },
     Key { name: "installation", flag: "installation", heading: WORK, placeholder: "NAME",
         rule: Rule::Text(|text| text.is_empty() || is_label(text), "empty or a DNS-1123 label (a-z, 0-9 and inner -, at most 63 characters), because the name of the Lease ends with it"),
-        help: "Name of this installation: it serves the objects whose label installation, with the prefix of the API group, has this value; if empty, those without the label. Also a suffix of the Lease's name" },
+        help: "Name of this installation: it serves the objects whose label installation, with the prefix of the API group, has this value; if empty, the objects without the label or with an empty value. Also a suffix of the Lease's name" },
     Key { name: "shutdown_timeout", flag: "shutdown-timeout", heading: WORK, placeholder: "DURATION", rule: Rule::Duration("1s", "1h"),
         help: "Time for running work to finish after a stop request; increase the pod's grace period with it" },
     Key { name: "kubeconfig", flag: "kubeconfig", heading: CLUSTER, placeholder: "FILE",

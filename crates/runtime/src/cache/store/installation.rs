@@ -23,8 +23,8 @@ impl<V> Snapshot<V> {
 }
 
 impl<V: Cached> Store<V> {
-    /// Returns whether this installation reconciles the object of this key, by the label `<group>/installation`. For a missing
-    /// object: `false` if only the objects of this installation are watched, and those of its namespace have been listed.
+    /// Returns whether this installation reconciles the object of this key, by the label `<group>/installation`. A missing object
+    /// counts as served, unless the watch selects this installation's objects and has listed its namespace.
     #[must_use]
     pub fn is_served(&self, key: &Key) -> bool {
         let state = self.state.read();
@@ -55,7 +55,7 @@ impl<V: Cached> Store<V> {
     }
 
     /// Returns the label of the objects that this installation reconciles: its name, and its value. `None` if no controller
-    /// reconciles the resource type. The default installation has an empty value: its objects lack the label.
+    /// reconciles the resource type. The default installation has an empty value: its objects have no label, or an empty one.
     pub(crate) fn installation_label(&self) -> Option<(String, &str)> {
         self.owners.installation_label::<V>()
     }

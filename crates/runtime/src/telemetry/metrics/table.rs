@@ -102,7 +102,7 @@ metrics! {
     }
     "Leadership" {
         LEADING: Gauge "leader_election_master_status" "" ["installation", "name"]
-            "Whether this replica leads (1) or stands by (0), with the installation, which is empty by default; the name is the Lease's.";
+            "Whether this replica leads (1) or stands by (0). `installation` is the setting, empty by default; `name` is the name of the Lease.";
         LEADER_TRANSITIONS: Counter "{app}_leader_transitions_total" "" []
             "Terms of leadership that this replica began.";
         TERM_START: Gauge "{app}_term_start_time_seconds" "s" []
