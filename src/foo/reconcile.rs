@@ -118,8 +118,8 @@ impl Reconciler for FooReconciler {
         merge_results(failed.fold(Ok(()), merge_results), reported)
     }
 
-    fn paused(&self, cx: &Context<'_, Foo>) {
-        self.wake(cx);
+    fn release(&self, _: &Key) -> Vec<Key> {
+        self.rollouts.released()
     }
 
     fn why(&self, key: &Key) -> Vec<(&'static str, String)> {

@@ -33,7 +33,9 @@ impl<R: Reconciler> ObjectReconciler<R> {
     ) -> Result<Action, R::Error> {
         if seen.is_paused() {
             trace::decided("nothing: the object is paused");
-            self.reconciler.paused(cx);
+            if !cx.is_dry_run {
+                self.release(cx.key(), cx.attempt);
+            }
             let event = Event::normal(PAUSED, self.words());
             return Ok(self.report(cx, seen, Some(event)).await?);
         }
@@ -79,7 +81,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
                 .unwrap_or(Retry::Backoff(Duration::ZERO))
         };
         let mut retry = done.as_ref().err().map(retry_of);
-        // A terminating object, or one that waits, may have no step that moves its objects.
+        // The plan of a terminating or waiting object may have no step for its owned objects.
         if !retry.is_some_and(Retry::is_quiet)
             && let Err(error) = self.inherit(cx).await
             && matches!(retry, None | Some(Retry::OnChange))

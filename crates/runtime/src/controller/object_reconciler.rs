@@ -56,11 +56,12 @@ impl<R: Reconciler> ObjectReconciler<R> {
         let objects = self.primary.store();
         let Some(seen) = objects.get(key) else {
             trace::decided(format!("nothing: the {} is gone", R::Primary::KIND.kind));
+            self.release(key, attempt);
             return Ok(Action::Done);
         };
         if let Some(other) = seen.other_installation() {
             trace::decided(format!("nothing: {}", elsewhere(other)));
-            self.reconciler.paused(&self.context(key, &seen, attempt));
+            self.release(key, attempt);
             return Ok(Action::Done);
         }
         let span = Span::current();
@@ -82,6 +83,13 @@ impl<R: Reconciler> ObjectReconciler<R> {
             });
         })?;
         self.attempt(&cx, &seen).await
+    }
+
+    /// Enqueues the objects that wait for state of this one, which is not reconciled now.
+    pub fn release(&self, key: &Key, attempt: &dyn Attempt) {
+        for waiting in self.reconciler.release(key) {
+            attempt.enqueue(waiting);
+        }
     }
 
     /// Verifies the object with a live read if a response contradicts the cached version. So no write is based on a deleted
@@ -131,7 +139,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
                 // The worker that reconciles it handles the panic.
                 let failed = Failed::from(panicked);
                 if self.log.should_log(&failed) {
-                    warn!(object = %key, "{failed}; reconciling it");
+                    warn!(object = %key, controller = self.log.controller, "{failed}; reconciling it");
                 }
                 false
             },

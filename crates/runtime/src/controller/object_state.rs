@@ -82,8 +82,8 @@ impl<R: Reconciler> ObjectReconciler<R> {
     /// Returns the records of earlier writes and of the last resync.
     fn holds(&self, key: &Key, seen: &Snapshot<R::Primary>) -> Vec<Record> {
         let mut records = self.informers.holds(key, &seen.view);
-        if self.informers.awaits_content(key, &seen.view) {
-            let text = "a referenced object exists, but its content has not been read: see the log for failed reads";
+        if seen.is_served() && self.informers.awaits_content(key, &seen.view) {
+            let text = "waiting for the content of a referenced object; failed reads are logged";
             records.push(Record::new(UNREAD, text));
         }
         records.extend(self.primary.history.status_holds(key, seen));

@@ -180,10 +180,12 @@ pub trait Reconciler: Send + Sync + 'static {
         nothing_to_do && !cx.has_acted()
     }
 
-    /// Called instead of [`reconcile`](Self::reconcile) while the object is [paused](Self#pauses-and-requests), and when the object
-    /// has left for another installation. For state that other objects share: [enqueue](Context::enqueue) the objects that wait for it.
-    /// The method must be fast and send no request.
-    fn paused(&self, _cx: &Context<'_, Self::Primary>) {}
+    /// Called instead of [`reconcile`](Self::reconcile) while the object is [paused](Self#pauses-and-requests), after it has left for
+    /// another installation, and after it was deleted. It may be called several times. Returns the objects to reconcile, which wait
+    /// for state of this object: for example, for a place that it no longer holds. The method must be fast and send no request.
+    fn release(&self, _key: &Key) -> Vec<Key> {
+        Vec::new()
+    }
 
     /// Returns the name and a sentence for each of the reconciler's own records that delay or skip a write of this object.
     /// `/debug/state?object=` and `doctor --object` show them. The method must be fast and send no request.

@@ -89,10 +89,8 @@ async fn r12_a_full_limit_holds_back_the_pod_template_alone() {
     (done.version, done.view.image) = (11, Some("nginx:latest".into()));
     harness.apply_deployment(done);
     // A pause of the first Foo does not keep its place.
-    let seen = harness.reconciler().foos.store().get(&first.key).unwrap();
-    let cx = harness.context(&first.key, &seen);
-    harness.reconciler().paused(&cx);
-    assert_eq!(harness.enqueued(), [second.key.clone()]);
+    let released = harness.reconciler().release(&first.key);
+    assert_eq!(released, [second.key.clone()]);
     harness.deploy(&second.key).await;
     let both = json!({ "replicas": 5, "template": template });
     assert_eq!(patches.lock().pop(), Some(both));
@@ -119,6 +117,27 @@ async fn r12_a_terminating_foo_gives_its_place_back() {
     reconciler.reconcile(&cx, &seen).await.unwrap();
     assert_eq!(harness.enqueued(), [second.key]);
     assert_eq!(reconciler.rollouts.under_way(), 0);
+}
+
+/// A Foo is deleted in the background, or the watch of a named installation shows that it has left.
+#[tokio::test]
+async fn r12_a_foo_that_is_gone_gives_its_place_back() {
+    let (client, _) = server(|_, _, _| (500, Value::Null));
+    let (first, mut rolling) = outdated("first");
+    roll_out(&mut rolling.view);
+    let harness = reconciler(&client, first.clone(), rolling.clone());
+    let (second, waiting) = outdated("second");
+    harness.apply_foo(second.clone());
+    harness.apply_deployment(waiting);
+    let reconciler = harness.reconciler();
+    assert!(harness.deploy(&second.key).await.0.is_queued);
+
+    harness.delete(reconciler.foos.store(), &first);
+    harness.reconcile(&first.key).await.unwrap();
+    assert_eq!(harness.enqueued(), [], "its Deployment still rolls out");
+    harness.delete(reconciler.deployments.store(), &rolling);
+    harness.reconcile(&first.key).await.unwrap();
+    assert_eq!(harness.enqueued(), [second.key]);
 }
 
 /// A rollout of the configured image holds its place until it is complete or paused, even if it fails.

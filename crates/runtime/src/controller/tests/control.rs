@@ -1,11 +1,23 @@
 //! Pauses and requests of users.
 
+use std::fmt::Write as _;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use opentelemetry_sdk::{Resource, metrics::SdkMeterProvider};
 use serde::Deserialize;
 use tokio::{
     sync::{broadcast, oneshot},
     task::JoinHandle,
+};
+use tracing::{
+    Dispatch, Event, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id},
+    subscriber::{DefaultGuard, set_default},
+};
+use tracing_subscriber::{
+    Layer, Registry,
+    layer::{Context as LayerContext, SubscriberExt as _},
 };
 
 use super::*;
@@ -53,14 +65,71 @@ impl Reconciler for Jobs {
         error.map_or(Ok(Action::Done), Err)
     }
 
-    fn paused(&self, _: &Context<'_, Custom<Job>>) {
+    fn release(&self, _: &Key) -> Vec<Key> {
         *self.0.pauses.lock() += 1;
+        Vec::new()
     }
 
     fn is_up_to_date(&self, _: &Context<'_, Custom<Job>>, _: &Snapshot<Custom<Job>>) -> bool {
         *self.0.checks.lock() += 1;
         true
     }
+}
+
+/// The fields of each event and each new span of this thread, as `name=value`. A span begins with its name.
+#[derive(Clone, Default)]
+pub(super) struct Traced(Arc<Mutex<Vec<String>>>);
+
+impl Traced {
+    pub fn begin() -> (Self, (DefaultGuard, Dispatch)) {
+        let traced = Self::default();
+        // With a single subscriber, a callsite that another thread reaches first would be disabled.
+        let second = Dispatch::new(Registry::default());
+        let guard = set_default(Registry::default().with(traced.clone()));
+        (traced, (guard, second))
+    }
+
+    /// Returns whether an event or a span has all these texts.
+    pub fn has(&self, texts: &[&str]) -> bool {
+        let all = self.0.lock();
+        all.iter()
+            .any(|it| texts.iter().all(|text| it.contains(text)))
+    }
+}
+
+struct Fields(String);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let _ = write!(self.0, " {}={value:?}", field.name());
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Traced {
+    fn on_event(&self, event: &Event<'_>, _: LayerContext<'_, S>) {
+        let mut fields = Fields(String::new());
+        event.record(&mut fields);
+        self.0.lock().push(fields.0);
+    }
+
+    fn on_new_span(&self, span: &Attributes<'_>, _: &Id, _: LayerContext<'_, S>) {
+        let mut fields = Fields(format!("span {}", span.metadata().name()));
+        span.record(&mut fields);
+        self.0.lock().push(fields.0);
+    }
+}
+
+/// Several controllers may have objects of the same names.
+#[tokio::test(start_paused = true)]
+async fn a_retry_and_its_span_name_the_controller() {
+    let (traced, _guard) = Traced::begin();
+    let test = Test::new(false);
+    *test.error.lock() = Some(ApiError::transient("broken"));
+    let _running = test.run();
+    sleep(Duration::from_secs(1)).await;
+    let own = r#"controller="job""#;
+    assert!(traced.has(&["broken; retrying", "object=n/a", own]));
+    assert!(traced.has(&["span reconcile ", own]));
 }
 
 fn source(job: &str, version: u64) -> Value {

@@ -7,7 +7,11 @@ use std::{
 
 use tokio::sync::broadcast;
 
-use super::{several::build, *};
+use super::{
+    control::Traced,
+    several::{build, build_jobs},
+    *,
+};
 use crate::telemetry::{
     object_state::{INSTALLATION, parse},
     state::{Cache, Controller},
@@ -80,7 +84,15 @@ impl Api {
             self.reads.lock().push(format!("{path} {selector}"));
             if !query.contains("watch") {
                 let metadata = json!({ "resourceVersion": "9" });
-                return respond(200, &json!({ "metadata": metadata, "items": [] }));
+                // A live read selects one object.
+                let name = query
+                    .split('&')
+                    .find_map(|it| it.strip_prefix("fieldSelector=metadata.name%3D"));
+                let path = path.trim_start_matches("namespaces/n/");
+                let items =
+                    name.map(|name| self.objects.lock().get(&format!("{path}/{name}")).cloned());
+                let items: Vec<_> = items.flatten().into_iter().collect();
+                return respond(200, &json!({ "metadata": metadata, "items": items }));
             }
             let plural = path.to_owned();
             return streamed(stream::unfold(
@@ -110,8 +122,24 @@ impl Api {
         };
         let stored = self.objects.lock().get(&path).cloned();
         let mut object = stored.unwrap_or_else(|| json!({}));
+        if head.method == Method::DELETE {
+            // The watch does not show it yet.
+            object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+            return respond(200, &object);
+        }
         json_patch::merge(&mut object, body);
         respond(200, &self.store(&path, object))
+    }
+
+    /// Deletes an object, or shows to a watch with a selector that its label has changed.
+    async fn remove(&self, path: &str) {
+        let mut object = self.objects.lock().remove(path).unwrap();
+        let version = self.version.fetch_add(1, SeqCst).to_string();
+        object["metadata"]["resourceVersion"] = version.into();
+        let (plural, _) = path.split_once('/').unwrap();
+        let event = format!("{{\"type\":\"DELETED\",\"object\":{object}}}\n");
+        let _ = self.events.send((plural.to_owned(), event));
+        sleep(Duration::from_millis(500)).await;
     }
 
     /// Runs the program as this installation, and returns a function that reads its state.
@@ -120,8 +148,20 @@ impl Api {
         installation: &str,
     ) -> (
         JoinSet<Result<(), TaskExited>>,
-        impl Fn() -> (Vec<Cache>, Vec<Controller>) + use<>,
-        impl Fn(&str) -> Result<Vec<String>, String> + use<>,
+        impl Fn() -> (Vec<Cache>, Vec<Controller>),
+        impl Fn(&str) -> Result<Vec<String>, String>,
+    ) {
+        self.run_program(installation, build).await
+    }
+
+    async fn run_program<F: FnOnce(&mut Builder)>(
+        &self,
+        installation: &str,
+        build: F,
+    ) -> (
+        JoinSet<Result<(), TaskExited>>,
+        impl Fn() -> (Vec<Cache>, Vec<Controller>) + use<F>,
+        impl Fn(&str) -> Result<Vec<String>, String> + use<F>,
     ) {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -202,6 +242,24 @@ async fn an_object_that_leaves_wakes_others() {
     assert_eq!(api.written(), ["PUT namespaces/n/jobs/woken/status"]);
 }
 
+/// An object that is deleted, or that leaves an installation whose watch selects its objects.
+#[tokio::test(start_paused = true)]
+async fn an_object_that_is_gone_wakes_others() {
+    for installation in ["", "canary"] {
+        let api = Api::new();
+        let (_running, state, _) = api.run_program(installation, build_jobs).await;
+        let is_divided = !state().0[0].selector.is_empty();
+        assert_eq!(is_divided, !installation.is_empty());
+        let label = (!installation.is_empty()).then_some(installation);
+        for job in ["jobs/woken", "jobs/b"] {
+            api.label(job, label).await;
+        }
+        api.written();
+        api.remove("jobs/b").await;
+        assert_eq!(api.written(), ["PUT namespaces/n/jobs/woken/status"]);
+    }
+}
+
 /// The API server selects the objects of a resource type that no other controller uses. The others are in the store.
 #[tokio::test(start_paused = true)]
 async fn only_unshared_types_are_selected() {
@@ -261,6 +319,24 @@ async fn an_owned_object_inherits_the_label() {
     }
 }
 
+/// The object alone does not: another controller may have an object of this name.
+#[tokio::test(start_paused = true)]
+async fn a_write_names_its_controller() {
+    let (traced, _guard) = Traced::begin();
+    let api = Api::new();
+    let (_running, ..) = api.run("").await;
+    api.label("orders/a", None).await;
+    let fields = ["object=n/a", "dependent=n/a", r#"controller="order""#];
+    for write in ["created the Job", "changed the Job", "deleted the Job"] {
+        assert!(traced.has(&[&[write], &fields[..]].concat()), "{write}");
+        match write {
+            "created the Job" => api.label("jobs/a", Some("canary")).await,
+            _ => drop(api.store("orders/a", json!({ "spec": { "drop": true } }))),
+        }
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
 /// Stores a Job that `orders/a` controls, with this label.
 fn owned_job(api: &Api, label: Option<&str>) {
     let owner = json!([{ "apiVersion": "example.com/v1", "kind": "Order", "name": "a", "uid": "orders/a", "controller": true }]);
@@ -298,6 +374,42 @@ async fn an_owned_object_follows_an_owner_without_steps() {
         sleep(Duration::from_millis(500)).await;
         assert_eq!(api.written()[0], "PATCH namespaces/n/jobs/a", "{change}");
     }
+}
+
+/// The watch of the owner is behind, and that of the owned object is not. The next installation has moved the object.
+#[tokio::test(start_paused = true)]
+async fn an_owned_object_is_not_moved_back_after_its_owner_has_left() {
+    for spec in [json!({}), json!({ "after": "missing" })] {
+        let api = Api::new();
+        let (_running, ..) = api.run("").await;
+        api.store("orders/a", json!({ "spec": spec }));
+        owned_job(&api, None);
+        sleep(Duration::from_millis(500)).await;
+        api.written();
+        let left = json!({ "metadata": { "labels": { LABEL: "canary" } } });
+        json_patch::merge(api.objects.lock().get_mut("orders/a").unwrap(), &left);
+        owned_job(&api, Some("canary"));
+        sleep(Duration::from_mins(3)).await;
+        assert_eq!(api.written(), [""; 0], "{spec}");
+        // The owner comes back, with a newer version.
+        api.label("orders/a", None).await;
+        assert_eq!(api.written()[0], "PATCH namespaces/n/jobs/a", "{spec}");
+    }
+}
+
+/// Its deletion needs no label, and a patch would be a conflict.
+#[tokio::test(start_paused = true)]
+async fn an_object_that_the_reconcile_deletes_is_not_moved() {
+    let api = Api::new();
+    let (_running, ..) = api.run("canary").await;
+    owned_job(&api, Some("other"));
+    let labels = json!({ LABEL: "canary" });
+    api.store(
+        "orders/a",
+        json!({ "metadata": { "labels": labels }, "spec": { "drop": true } }),
+    );
+    sleep(Duration::from_mins(3)).await;
+    assert_eq!(api.written(), ["DELETE namespaces/n/jobs/a"]);
 }
 
 /// A new leader finds the objects that the former one has not moved.

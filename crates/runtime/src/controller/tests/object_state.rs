@@ -301,4 +301,19 @@ async fn a_content_that_has_not_been_read_is_shown() {
     let found = controllers.all[0].object_state(&key("parent")).unwrap();
     let names: Vec<_> = found.records.iter().map(|it| &*it.name).collect();
     assert!(names.contains(&"unread"), "{names:?}");
+
+    // This installation does not wait for the content.
+    let controller: &dyn Any = &*controllers.all[0];
+    let work = &controller
+        .downcast_ref::<Controller<Readers>>()
+        .unwrap()
+        .work;
+    let mut parent = server.parents[0].clone();
+    parent["metadata"]["resourceVersion"] = "3".into();
+    parent["metadata"]["labels"] = json!({ "example.com/installation": "canary" });
+    let parent = serde_json::from_str(&parent.to_string()).unwrap();
+    work.primary.store().apply(0, parent);
+    let found = controllers.all[0].object_state(&key("parent")).unwrap();
+    let names: Vec<_> = found.records.iter().map(|it| &*it.name).collect();
+    assert_eq!(names, ["installation"]);
 }

@@ -27,12 +27,14 @@ struct Said {
     checks: u32,
 }
 
-/// Each Order makes a Job of its name. If `after` is set, it waits for the Job of that Order. Each Job is checked once a minute, and
+/// Each Order makes a Job of its name, or deletes it if `drop` is set. If `after` is set, it waits for the Job of that Order. Each Job is checked once a minute, and
 /// its status counts the checks.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 struct Order {
     #[serde(default)]
     after: Option<String>,
+    #[serde(default)]
+    drop: bool,
 }
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Job {}
@@ -76,7 +78,11 @@ impl Reconciler for Orders {
             cx.require(self.0.store(), &cx.key().sibling(after))?;
         }
         let mut plan = Plan::new();
-        plan.create(&self.0, cx.key(), &Job {});
+        if order.view.spec()?.drop {
+            plan.delete(&self.0, cx.key());
+        } else {
+            plan.create(&self.0, cx.key(), &Job {});
+        }
         Ok(plan)
     }
     async fn reconcile(
@@ -116,13 +122,19 @@ impl Reconciler for Jobs {
         Ok(Action::After(Duration::from_mins(1)))
     }
 
-    fn paused(&self, cx: &Context<'_, Custom<Job>>) {
-        cx.enqueue(cx.key().sibling("woken"));
+    fn release(&self, key: &Key) -> Vec<Key> {
+        let woken = key.sibling("woken");
+        [woken].into_iter().filter(|woken| woken != key).collect()
     }
 }
 
 pub(super) fn build(program: &mut Builder) {
     program.controller("order", |builder| Orders(builder.owns()));
+    build_jobs(program);
+}
+
+/// The program without Orders.
+pub(super) fn build_jobs(program: &mut Builder) {
     program.controller("job", |builder| Jobs(builder.primary()));
 }
 
