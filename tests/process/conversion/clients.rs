@@ -28,7 +28,7 @@ const MIB: usize = 1 << 20;
 /// Slow clients of one address, more than the webhook serves.
 const SLOW: usize = 1500;
 
-/// The time in which a slow client is cut off, and some more for this machine.
+/// The time limit of a slow client, and some more for this machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Clients {

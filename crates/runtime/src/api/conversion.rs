@@ -186,7 +186,7 @@ pub fn converted(
     }
 }
 
-/// Returns the version in which new objects are stored.
+/// Returns the storage version.
 pub(crate) fn storage_version(crd: &CustomResourceDefinition) -> &str {
     let mut versions = crd.spec.versions.iter();
     let stored = versions.find(|version| version.storage);
@@ -210,7 +210,7 @@ impl Definition {
         self.conversion.is_some()
     }
 
-    /// Returns the version in which new objects are stored.
+    /// Returns the storage version.
     pub(crate) fn stored(&self) -> &str {
         storage_version(&self.crd)
     }

@@ -110,7 +110,7 @@ struct Listed {
     namespace: Option<String>,
     uid: Option<String>,
     version: Option<String>,
-    /// Whether its `managedFields` have an entry in a version that is not stored.
+    /// Whether an entry of its `managedFields` is in another version than the stored one.
     has_former: bool,
 }
 
@@ -271,7 +271,7 @@ impl<'a> Migration<'a> {
         failed
     }
 
-    /// Returns whether `managedFields` have an entry in a version that is not stored.
+    /// Returns whether an entry of `managedFields` is in another version than the stored one.
     fn has_former(&self, metadata: &ObjectMeta) -> bool {
         let mut entries = metadata.managed_fields.iter().flatten();
         entries.any(|entry| is_former(entry, &self.resource.api_version))

@@ -81,7 +81,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
                 .unwrap_or(Retry::Backoff(Duration::ZERO))
         };
         let mut retry = done.as_ref().err().map(retry_of);
-        // The plan of a terminating or waiting object may have no step for its owned objects.
+        // The plan of a terminating or waiting object may lack steps for its owned objects.
         if !retry.is_some_and(Retry::is_quiet)
             && let Err(error) = self.inherit(cx).await
             && matches!(retry, None | Some(Retry::OnChange))

@@ -58,7 +58,7 @@ pub const LIMITS: Limits = Limits {
 /// writes. A review of several objects is allowed, but version 1.36 sends none.
 pub const MAX_BODY: usize = 4 << 20;
 
-/// Maximum size of the received parts of all reviews in progress, in KiB. Further parts wait. One more review at a time gets
+/// Maximum size of the received parts of all reviews in progress, in KiB. Further parts wait. A further review at a time gets
 /// [`MAX_BODY`] beyond this: otherwise, reviews that have arrived in part could wait for each other.
 ///
 /// It is more than a part for each connection. So a first part waits until those before it have ended once.

@@ -263,7 +263,7 @@ async fn a_watch_that_fails_has_a_line() {
     }
 }
 
-/// The client of the command rejects each write, whatever a reconciler does.
+/// The client of the command rejects each write of a reconciler.
 #[tokio::test]
 async fn no_write_passes_the_fence_of_a_plan() {
     let config = Config {
