@@ -74,12 +74,16 @@ async fn users_of_both_versions_notice_no_change_of_the_webhook() {
     assert_eq!(former["spec"], json!({ "text": "Hello" }));
     let mut changed = former.clone();
     changed["spec"]["text"] = "Hey".into();
-    // The controller may write the status in between.
     let metadata = changed["metadata"].as_object_mut().unwrap();
     metadata.remove("resourceVersion");
-    world
-        .kubectl_stdin("replace -f -", &changed.to_string())
-        .await;
+    let changed = changed.to_string();
+    // kubectl reads the version, and the controller may write the status before kubectl replaces the object.
+    eventually(DEADLINE, "the object is replaced", async || {
+        let replace = ["replace", "-f", "-"];
+        let replaced = world.cluster.kubectl_stdin(&replace, &changed).await;
+        replaced.status.success().then_some(()).ok_or(replaced)
+    })
+    .await;
     let current = world.get("both", CURRENT).await;
     assert_eq!(
         current["spec"]["texts"],
