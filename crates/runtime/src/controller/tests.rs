@@ -679,6 +679,18 @@ fn respond(status: u16, body: &Value) -> Response<Answer> {
         .unwrap()
 }
 
+/// A reconciler without steps.
+struct Idle;
+
+impl Reconciler for Idle {
+    type Primary = Parent;
+    type Error = ApiError;
+
+    fn plan(&self, _: &View<'_, Parent>, _: &Snapshot<Parent>) -> Result<Plan<Parent>, ApiError> {
+        Ok(Plan::new())
+    }
+}
+
 fn server() -> FakeServer {
     FakeServer {
         parents: json!([{

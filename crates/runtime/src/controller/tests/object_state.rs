@@ -263,18 +263,6 @@ async fn records_of_the_writers_are_shown() {
     assert_eq!(world.names(), [""; 0]);
 }
 
-/// A reconciler that only reads Children.
-struct Readers;
-
-impl Reconciler for Readers {
-    type Primary = Parent;
-    type Error = ApiError;
-
-    fn plan(&self, _: &View<'_, Parent>, _: &Snapshot<Parent>) -> Result<Plan<Parent>, ApiError> {
-        Ok(Plan::new())
-    }
-}
-
 /// The content of a referenced object is read by a GET, which fails here.
 #[tokio::test(start_paused = true)]
 async fn a_content_that_has_not_been_read_is_shown() {
@@ -293,7 +281,7 @@ async fn a_content_that_has_not_been_read_is_shown() {
             program.select::<Child>(Select::default().referenced_only());
             program.controller("parent", |builder| {
                 builder.watches::<Child>();
-                Readers
+                Idle
             });
         },
     );
@@ -304,10 +292,7 @@ async fn a_content_that_has_not_been_read_is_shown() {
 
     // This installation does not wait for the content.
     let controller: &dyn Any = &*controllers.all[0];
-    let work = &controller
-        .downcast_ref::<Controller<Readers>>()
-        .unwrap()
-        .work;
+    let work = &controller.downcast_ref::<Controller<Idle>>().unwrap().work;
     let mut parent = server.parents[0].clone();
     parent["metadata"]["resourceVersion"] = "3".into();
     parent["metadata"]["labels"] = json!({ "example.com/installation": "canary" });

@@ -132,17 +132,6 @@ async fn a_streamed_list_without_an_end_is_read_in_pages() {
     }
 }
 
-/// Has no plan.
-struct Idle;
-
-impl Reconciler for Idle {
-    type Primary = Parent;
-    type Error = Error;
-    fn plan(&self, _: &View<'_, Parent>, _: &Snapshot<Parent>) -> Result<Plan<Parent>, Error> {
-        Ok(Plan::new())
-    }
-}
-
 /// Lists and watches request only the metadata of a type without content, and of a type whose referenced objects alone are kept.
 /// The API server ends each watch after 290 s.
 #[tokio::test(start_paused = true)]
