@@ -2,6 +2,7 @@
 //! real Deployment controller with its default flags.
 
 use std::{
+    collections::BTreeMap,
     io::Write as _,
     path::Path,
     process::{Command, Stdio},
@@ -99,6 +100,13 @@ impl Scene {
         })
         .await;
         message
+    }
+
+    /// Sets the finalizers of a Foo.
+    pub async fn hold(&self, name: &str, finalizers: &Value) {
+        let patch = json!({ "metadata": { "finalizers": finalizers } }).to_string();
+        self.kubectl(&["patch", "foo", name, "--type=merge", "-p", &patch])
+            .await;
     }
 
     async fn run(&self, (args, input): &Kubectl) {
@@ -291,11 +299,9 @@ async fn a5c_paused_deployment_is_a_reason() {
     );
 }
 
-/// kstatus (Flux, Helm 4) computes the documented status for a Foo in each of its states.
-#[tokio::test]
-async fn a5b_kstatus_knows_foos() {
-    let scene = Scene::with_sample("kstatus").await;
-    // No controller runs in this namespace.
+/// Creates a Foo in each state that `GitOps` tools distinguish, and returns them. The scene has `foo-sample`, which is Ready. No
+/// controller watches the namespace of `unseen`. Remove the finalizer of `going` at the end.
+pub async fn foos_by_state(scene: &Scene) -> BTreeMap<&'static str, Value> {
     let namespace = with_pods().await.namespace("unseen").await;
     let elsewhere = ["--namespace", &namespace];
     let manifest = foo("unseen", &json!({ "deploymentName": "unseen" })).to_string();
@@ -313,6 +319,7 @@ async fn a5b_kstatus_knows_foos() {
         ("taken", "taken"),
         ("refused", "refused"),
         ("late", "late"),
+        ("paused", "paused"),
     ] {
         if name == "taken" {
             scene
@@ -333,20 +340,19 @@ async fn a5b_kstatus_knows_foos() {
     scene
         .kubectl(&["patch", "deployment", "late", "-p", &slow.to_string()])
         .await;
-    let held = json!({ "metadata": { "finalizers": ["example.com/hold"] } });
+    scene.wait("foo/paused", "condition=Ready").await;
+    scene
+        .kubectl(&[
+            "annotate",
+            "foo",
+            "paused",
+            "samplecontroller.k8s.io/paused=true",
+        ])
+        .await;
     scene
         .apply(&foo("going", &json!({ "deploymentName": "going" })))
         .await;
-    scene
-        .kubectl(&[
-            "patch",
-            "foo",
-            "going",
-            "--type=merge",
-            "-p",
-            &held.to_string(),
-        ])
-        .await;
+    scene.hold("going", &json!(["example.com/hold"])).await;
     scene
         .kubectl(&["delete", "foo", "going", "--wait=false"])
         .await;
@@ -370,30 +376,44 @@ async fn a5b_kstatus_knows_foos() {
     let message = scene.not_ready("late", "ProgressDeadlineExceeded").await;
     let says = "Deployment \"late\" has 1 old replica still to terminate; no progress within its progressDeadlineSeconds";
     assert_eq!(message, says);
+    scene.wait("foo/paused", "condition=Paused").await;
+
+    let mut states = BTreeMap::new();
     let unseen = [&elsewhere[..], &["get", "foo", "unseen", "-o", "json"]].concat();
-    assert_eq!(kstatus(&scene.kubectl(&unseen).await), "InProgress");
+    let unseen = scene.kubectl(&unseen).await;
+    states.insert("unseen", serde_json::from_str(&unseen).unwrap());
+    for name in [
+        "foo-sample",
+        "invalid",
+        "taken",
+        "refused",
+        "late",
+        "paused",
+        "going",
+    ] {
+        states.insert(name, scene.get(&format!("foo/{name}")).await);
+    }
+    states
+}
+
+/// kstatus and its fork in Flux and Helm 4 compute the documented status for a Foo in each of its states.
+#[tokio::test]
+async fn a5b_kstatus_knows_foos() {
+    let scene = Scene::with_sample("kstatus").await;
+    let states = foos_by_state(&scene).await;
     for (name, word) in [
+        ("unseen", "InProgress"),
         ("foo-sample", "Current"),
         ("invalid", "Failed"),
         ("taken", "Failed"),
         ("refused", "Failed"),
         ("late", "Failed"),
+        ("paused", "Current"),
         ("going", "Terminating"),
     ] {
-        let object = scene.kubectl(&["get", "foo", name, "-o", "json"]).await;
-        assert_eq!(kstatus(&object), word, "{name}");
+        assert_eq!(kstatus(&states[name].to_string()), word, "{name}");
     }
-    let release = json!({ "metadata": { "finalizers": null } });
-    scene
-        .kubectl(&[
-            "patch",
-            "foo",
-            "going",
-            "--type=merge",
-            "-p",
-            &release.to_string(),
-        ])
-        .await;
+    scene.hold("going", &Value::Null).await;
 }
 
 /// A quota blocks a rename. Until it is removed, the status names and counts the old Deployment, and a scale changes that one.

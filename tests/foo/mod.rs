@@ -5,6 +5,7 @@ mod campaign;
 mod conditions;
 mod control;
 mod difference;
+mod gitops;
 mod hostile;
 mod installations;
 mod mended;

@@ -4,7 +4,9 @@
 #   manifests  kubeconform, kube-score and actionlint
 #   node       kubelet and kube-proxy
 #   cosign     cosign
-#   kstatus    kstatus' word for an object
+#   kstatus    prints the status that kstatus computes for an object
+#   argocd     prints Argo CD's health of an object
+#   kube-state-metrics
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/${1:?which module?}"
 
@@ -21,7 +23,7 @@ if [ ! -d "$folder" ]; then
   echo "building $1 (the first time on a machine takes minutes) ..." >&2
   rm -rf "$folder.new" && mkdir "$folder.new"
   GOWORK=off GOFLAGS=-buildvcs=false go build -trimpath \
-    -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$kubernetes" -o "$folder.new/" tool
+    -ldflags "-s -w ${kubernetes:+-X k8s.io/component-base/version.gitVersion=$kubernetes}" -o "$folder.new/" tool
   mv "$folder.new" "$folder"
 fi
 echo "$folder"

@@ -1,4 +1,5 @@
-// kstatus prints, for each object that stdin has as JSON, how kstatus (Flux, Helm) judges it: its word, a colon, its message.
+// kstatus prints the status that kstatus computes for each object that standard input has as JSON: the status, a colon, its message.
+// It fails if kstatus and its fork, which Flux and Helm 4 use, disagree.
 package main
 
 import (
@@ -8,6 +9,7 @@ import (
 	"io"
 	"os"
 
+	fork "github.com/fluxcd/cli-utils/pkg/kstatus/status"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/cli-utils/pkg/kstatus/status"
 )
@@ -28,6 +30,13 @@ func main() {
 		var result *status.Result
 		if err == nil {
 			result, err = status.Compute(object)
+		}
+		var other *fork.Result
+		if err == nil {
+			other, err = fork.Compute(object)
+		}
+		if err == nil && other.Status.String() != result.Status.String() {
+			err = fmt.Errorf("%s: %s, but the fork computes %s: %s", result.Status, result.Message, other.Status, other.Message)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "kstatus:", err)

@@ -143,6 +143,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "delete --ignore-not-found -k {folder}",
     ),
     (
+        "kubectl patch configmap argocd-cm --namespace argocd --patch-file deploy/integrations/argo-cd.yaml",
+        "tests/foo/gitops.rs",
+        "&[\"patch\", \"configmap\", \"argocd-cm\", &patch]",
+    ),
+    (
         "kubectl rollout pause",
         "tests/foo/conditions.rs",
         "\"rollout\", \"pause\"",
