@@ -23,8 +23,8 @@ pub const REACHABLE: &str =
 const OLDEST: u32 = 33;
 const NEWEST: u32 = 37;
 
-/// Longest accepted difference between the two clocks.
-const MAX_CLOCK_OFFSET: SignedDuration = SignedDuration::from_secs(5);
+/// Longest accepted difference between this machine's clock and another one.
+pub const MAX_CLOCK_OFFSET: SignedDuration = SignedDuration::from_secs(5);
 
 /// Maximum size of a response, in bytes. The API server sends a few hundred. Another server at the address may send data
 /// without end.

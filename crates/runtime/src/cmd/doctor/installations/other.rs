@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 
-use crate::api::failure::brief;
+use crate::{api::failure::brief, cmd::doctor::server::MAX_CLOCK_OFFSET};
 
 /// The label of all objects in `deploy/`. Its value is the application's name.
 pub const LABEL: &str = "app.kubernetes.io/name";
@@ -30,7 +30,7 @@ impl Default for Other {
 /// The namespace and the name of a Lease. Without an election, the name is empty.
 pub type Election = (String, String);
 
-/// Returns the holder of a Lease that has not expired.
+/// Returns the holder of a Lease that has not expired. The renewal may be as old as the accepted offset of the clocks.
 pub fn held(lease: &LeaseSpec, now: Timestamp) -> Option<String> {
     let holder = lease
         .holder_identity
@@ -38,5 +38,34 @@ pub fn held(lease: &LeaseSpec, now: Timestamp) -> Option<String> {
         .filter(|it| !it.is_empty())?;
     let renewed = lease.renew_time.as_ref()?.0;
     let duration = SignedDuration::from_secs(lease.lease_duration_seconds?.into());
-    (now.duration_since(renewed) <= duration).then(|| brief(holder))
+    let limit = duration.max(MAX_CLOCK_OFFSET);
+    (now.duration_since(renewed) <= limit).then(|| brief(holder))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+
+    use super::*;
+
+    /// The clock of another machine may be behind by more than the duration of a short Lease.
+    #[test]
+    fn a_short_lease_is_held_despite_an_accepted_clock_offset() {
+        let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1);
+        for (duration, age, is_held) in
+            [(3, 5, true), (3, 6, false), (15, 15, true), (15, 16, false)]
+        {
+            let lease = LeaseSpec {
+                holder_identity: Some("a".to_owned()),
+                lease_duration_seconds: Some(duration),
+                renew_time: Some(MicroTime(now - SignedDuration::from_secs(age))),
+                ..LeaseSpec::default()
+            };
+            assert_eq!(
+                held(&lease, now).is_some(),
+                is_held,
+                "{duration} s, {age} s ago"
+            );
+        }
+    }
 }
