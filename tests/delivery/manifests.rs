@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
-use crate::support::controller::Controller;
+use crate::support::{controller::Controller, fleet};
 
 /// Not shared with other files: the installed objects apply to all namespaces.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(Options::default()));
@@ -158,8 +158,26 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns an overlay of a folder of `deploy/` with these components, as a user would write it.
+/// Component that must follow [`FENCING`]. The other components have no order.
+const FAST: &str = "fast-failover";
+const FENCING: &str = "fencing";
+
+/// Returns an overlay of a folder of `deploy/` with these components, as a user would write it. [`FAST`] comes last, and with
+/// [`FENCING`] before it.
 fn overlay(base: &str, components: &[&str]) -> TempDir {
+    let mut components = components.to_vec();
+    if components.contains(&FAST) {
+        components.retain(|name| *name != FAST);
+        if !components.contains(&FENCING) && base != "overlays/production" {
+            components.push(FENCING);
+        }
+        components.push(FAST);
+    }
+    overlay_in_order(base, &components)
+}
+
+/// Returns an overlay with the components in this order.
+fn overlay_in_order(base: &str, components: &[&str]) -> TempDir {
     let overlay = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let depth = overlay.path().canonicalize().unwrap().components().count() - 1;
     // Kustomize accepts no absolute path.
@@ -424,8 +442,45 @@ async fn every_kustomization_is_accepted() {
         let config = objects.config();
         assert!(config.contains(said), "{kustomization}: {config}");
     }
-    let tried = overlay("overlays/production", &["collector"]);
+    let tried = overlay("overlays/production", &["collector", FAST]);
     objects(tried.path().to_str().unwrap()).await;
+}
+
+/// components/fast-failover sets the times with which `replicas.rs` and `environment.rs` test all faults. Their validation is part
+/// of the test: `config` loads them like the controller.
+#[tokio::test]
+async fn the_component_has_the_times_of_the_fault_tests() {
+    let objects = rendered(overlay("base", &[FAST]).path()).await;
+    let config = objects.config();
+    let fleet::Pace {
+        lease,
+        renew,
+        retry,
+    } = fleet::FAST;
+    for (key, time) in [
+        ("lease_duration", lease),
+        ("renew_deadline", renew),
+        ("retry_period", retry),
+    ] {
+        let line = format!("{key} = \"{time:?}\"  # environment variable ");
+        assert!(config.contains(&line), "{line} is not in {config}");
+    }
+    let record = objects.named("ServiceAccount", "foo-controller-fencing");
+    let noted = &record["metadata"]["annotations"]["samplecontroller.k8s.io/lease-duration"];
+    assert_eq!(*noted, format!("{lease:?}"));
+}
+
+/// Without components/fencing, or before it, kustomize rejects components/fast-failover.
+#[tokio::test]
+async fn the_short_lease_needs_fencing() {
+    for components in [&[FAST][..], &[FAST, FENCING]] {
+        let overlay = overlay_in_order("base", components);
+        let kustomize = ["kustomize", overlay.path().to_str().unwrap()];
+        let output = CLUSTER.kubectl(&kustomize).await;
+        assert!(!output.status.success(), "{components:?}");
+        let account = "ServiceAccount.v1.[noGrp]/foo-controller-fencing.foo-system";
+        assert!(output.stderr.contains(account), "{}", output.stderr);
+    }
 }
 
 /// Returns the folder of kubeconform, kube-score and actionlint. The first call builds them with Go.
@@ -504,7 +559,8 @@ fn texts(value: &Value, place: String) -> Vec<(String, String)> {
     }
 }
 
-/// Each component has the same effect alone, with any other component in either order, and with the overlays.
+/// Each component has the same effect alone, with any other component in either order, and with the overlays. Exception:
+/// [`FAST`] needs [`FENCING`] before it.
 #[tokio::test]
 async fn components_compose() {
     let deploy = root().join("deploy");
@@ -1422,7 +1478,8 @@ async fn a_switch_of_overlays_and_an_uninstallation_keep_foreign_objects() {
         Overlay::new("base", &[]),
         Overlay::new("overlays/dev", &[]),
         Overlay::new("overlays/production", &[]),
-        Overlay::new("base", &["namespaced", "fencing"]),
+        Overlay::new("overlays/production", &[FAST]),
+        Overlay::new("base", &["namespaced", FENCING]),
         Overlay::new("base", &["metrics-auth", "prometheus", "collector", "otlp"]),
         Overlay::new("overlays/dev", &["namespaced"]),
         Overlay::new(

@@ -642,6 +642,18 @@ async fn a_policy_for_another_lease_is_reported() {
         "skipped fencing policy: not installed; deploy/components/fencing has it",
     )
     .await;
+    // The settings of components/fast-failover.
+    let short = [
+        "--lease-duration=3s",
+        "--lease-renew-deadline=2s",
+        "--lease-retry-period=500ms",
+    ];
+    let short = doctor(CLUSTER.kubeconfig(), &short).await;
+    assert_eq!(
+        short.lines()[7],
+        "warning fencing policy: not installed, and leader_election.lease_duration is 3s: a leader whose machine was paused \
+         for longer writes beside the next one; apply deploy/components/fencing, or set at least 10s"
+    );
 }
 
 /// `doctor` connects to the collector and sends nothing. A collector that is down or silent is a warning, since the controller

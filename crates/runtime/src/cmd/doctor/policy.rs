@@ -1,8 +1,9 @@
 //! Server-side fencing (`deploy/components/fencing`): whether its policy is in force, and uses the record of this program's
 //! Lease.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+use jiff::SignedDuration;
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
@@ -22,11 +23,15 @@ use super::{
 };
 use crate::{
     api::failure::brief,
-    config::app::App,
+    config::{app::App, settings::LeaderElection},
     election::fencing_record::{account_key, holder_key},
 };
 
 const APPLY: &str = "apply deploy/components/fencing";
+
+/// A Lease shorter than this requires fencing. A snapshot or live migration of a virtual machine pauses it for seconds. A leader
+/// that was paused for longer than its Lease may write beside the next leader.
+const SHORT_LEASE: Duration = Duration::from_secs(10);
 
 /// The prefix of a service account's user name.
 const ACCOUNT: &str = "system:serviceaccount:";
@@ -58,7 +63,11 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
         }
         // Kubernetes before 1.30 has no such API.
         Err(kube::Error::Api(status)) if status.code == 404 => {
-            skipped("this API server does not support it: it requires Kubernetes 1.30 or later")
+            let text = "this API server does not support it: it requires Kubernetes 1.30 or later";
+            match needs_fencing(&doctor.config.leader_election) {
+                Some(why) => warning(format!("{text}, and {why}; set at least {SHORT_LEASE:?}")),
+                None => skipped(text),
+            }
         }
         Err(error) => failed("get it", &error),
     }
@@ -130,16 +139,37 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
     if policies.is_empty()
         && let Some((name, at)) = elsewhere.first()
     {
-        return Ok(skipped(format!(
-            "not installed for this installation: {name} protects the one in {at}; deploy/components/fencing has it"
-        )));
+        let text = format!("not installed for this installation: {name} protects the one in {at}");
+        return Ok(not_installed(&text, settings));
     }
     let verdict = judge(doctor.app, &election, &policies, &bindings);
+    let verdict = verdict.unwrap_or_else(|| not_installed("not installed", settings));
     let verdict = also.filter(|_| verdict.0 == Grade::Ok).unwrap_or(verdict);
     if verdict.0 != Grade::Ok {
         return Ok(verdict);
     }
     Ok(has_an_account(client, &election).await?.unwrap_or(verdict))
+}
+
+/// The verdict without a policy.
+fn not_installed(text: &str, settings: &LeaderElection) -> Verdict {
+    match needs_fencing(settings) {
+        Some(why) => warning(format!(
+            "{text}, and {why}; {APPLY}, or set at least {SHORT_LEASE:?}"
+        )),
+        None => skipped(format!("{text}; deploy/components/fencing has it")),
+    }
+}
+
+/// Returns why this election requires fencing, if it does.
+fn needs_fencing(settings: &LeaderElection) -> Option<String> {
+    let lease = settings.lease_duration;
+    (settings.enabled && lease < SHORT_LEASE).then(|| {
+        let lease = SignedDuration::try_from(lease).unwrap_or(SignedDuration::MAX);
+        format!(
+            "leader_election.lease_duration is {lease:#}: a leader whose machine was paused for longer writes beside the next one"
+        )
+    })
 }
 
 /// The error about a policy that judges the service account of this installation by the record of another Lease.
@@ -242,12 +272,13 @@ async fn user_of(doctor: &Doctor, namespace: &str, holder: &str) -> kube::Result
     Ok(account.map(|account| format!("{ACCOUNT}{namespace}:{account}")))
 }
 
+/// Judges the policies. Returns `None` if there is none.
 fn judge(
     app: &App,
     election: &Election,
     policies: &[DynamicObject],
     bindings: &[DynamicObject],
-) -> Verdict {
+) -> Option<Verdict> {
     let part = format!("{}-fencing", app.name);
     let all: Vec<_> = policies.iter().collect();
     // A policy without its record may reject the writes of all installations.
@@ -255,7 +286,7 @@ fn judge(
     let mut blocking =
         blocking.filter(|spec| spec["paramRef"]["parameterNotFoundAction"] == "Deny");
     if let Some(lacking) = blocking.find_map(|spec| has_its_record(election, spec).err()) {
-        return lacking;
+        return Some(lacking);
     }
     // The other policies may belong to other installations.
     let goes_by_ours = |policy: &&&DynamicObject| {
@@ -267,28 +298,26 @@ fn judge(
     };
     let ours: Vec<_> = all.iter().filter(goes_by_ours).collect();
     let by_name = || all.iter().find(|it| it.name_any() == part);
-    let Some(policy) = ours.first().copied().or_else(by_name).or(all.first()) else {
-        return skipped("not installed; deploy/components/fencing has it");
-    };
+    let policy = ours.first().copied().or_else(by_name).or(all.first())?;
     let name = policy.name_any();
     if let Some(other) = ours.get(1) {
-        return warning(format!(
+        return Some(warning(format!(
             "{name} is not the only policy that uses this record: there is {}, too; delete the old policies",
             brief(&other.name_any())
-        ));
+        )));
     }
     let verdict = follows(election, policy)
         .and_then(|()| is_bound(election, &name, bindings))
         .and_then(|()| judges_the_leader(election, policy))
         .and_then(|()| names_the_leader(election, &name));
-    verdict.err().unwrap_or_else(|| {
+    Some(verdict.err().unwrap_or_else(|| {
         let Election {
             namespace, record, ..
         } = election;
         ok(format!(
             "{name} uses the record serviceaccount/{record} in {namespace}"
         ))
-    })
+    }))
 }
 
 /// Returns the namespace and the name of the record in a binding.
@@ -480,19 +509,12 @@ mod tests {
                 &json!({ "policyName": name, "paramRef": record, "validationActions": actions }),
             )
         };
-        let judged = judge(
-            &APP,
-            &election,
-            &all[..2],
-            &[bound(&theirs, "m"), bound(&ours, "n")],
-        );
+        let judge = |policies, bindings: &[_]| {
+            judge(&APP, &election, policies, bindings).expect("a policy")
+        };
+        let judged = judge(&all[..2], &[bound(&theirs, "m"), bound(&ours, "n")]);
         assert!(judged.1.starts_with(&format!("{ours} uses ")), "{judged:?}");
-        let judged = judge(
-            &APP,
-            &election,
-            &all,
-            &[bound(&ours, "n"), bound(&older, "n")],
-        );
+        let judged = judge(&all, &[bound(&ours, "n"), bound(&older, "n")]);
         let two = format!("{ours} is not the only policy that uses this record: there is {older}");
         assert!(judged.1.starts_with(&two), "{judged:?}");
         // Each policy may be ours if there is neither an election nor a namespace.
@@ -501,11 +523,33 @@ mod tests {
         assert!(text.contains(&format!("{ours} rejects")), "{text}");
         assert_eq!(nowhere(&all, &[]).0, Grade::Skipped);
         // Ours is not bound.
-        let judged = judge(&APP, &election, &all[..2], &[bound(&theirs, "m")]);
+        let judged = judge(&all[..2], &[bound(&theirs, "m")]);
         assert!(
             judged.1.starts_with(&format!("{ours} has no binding")),
             "{judged:?}"
         );
+    }
+
+    /// With a short Lease, fencing is part of the election's safety.
+    #[test]
+    fn a_short_lease_requires_fencing() {
+        let mut settings = Config::shipped(&APP).leader_election;
+        settings.enabled = true;
+        for (seconds, is_short) in [(9, true), (10, false)] {
+            settings.lease_duration = Duration::from_secs(seconds);
+            let (grade, text) = not_installed("not installed", &settings);
+            assert_eq!(grade == Grade::Warning, is_short, "{text}");
+        }
+        settings.lease_duration = Duration::from_secs(3);
+        let (_, text) = not_installed("not installed", &settings);
+        assert_eq!(
+            text,
+            "not installed, and leader_election.lease_duration is 3s: a leader whose machine was paused for longer writes \
+             beside the next one; apply deploy/components/fencing, or set at least 10s"
+        );
+        settings.enabled = false;
+        let (grade, text) = not_installed("not installed", &settings);
+        assert_eq!(grade, Grade::Skipped, "{text}");
     }
 
     /// Another policy applies to the writes of this account, and uses the record of another Lease.
