@@ -165,6 +165,7 @@
           }
           ''
             install -D ${lib.getExe program} $out/bin/${name}
+            ln -s ${name} $out/bin/kubectl-foo # `kubectl foo doctor`
             install -D -m 444 ${program}/share/doc/${name}/licenses.txt $out/share/doc/${name}/licenses.txt
             install -D -m 444 ${./nix/share/completion.bash} $out/share/bash-completion/completions/${name}
             install -D -m 444 ${./nix/share/completion.fish} $out/share/fish/vendor_completions.d/${name}.fish

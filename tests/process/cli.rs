@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use operator_testkit::cluster::shared;
 use tempfile::TempDir;
 
 /// The program with an empty environment.
@@ -213,6 +214,33 @@ fn usage_errors_exit_with_2() {
         );
         assert!(output.stdout.is_empty());
     }
+}
+
+/// As a plugin of kubectl, it has the same commands, but does not start a controller without one.
+#[test]
+fn kubectl_runs_it_as_a_plugin() {
+    let folder = TempDir::new().unwrap();
+    let program = env!("CARGO_BIN_EXE_foo-controller");
+    std::os::unix::fs::symlink(program, folder.path().join("kubectl-foo")).unwrap();
+    let kubectl = |args: &[&str]| {
+        let mut command = Command::new(shared().ready().bin.join("kubectl"));
+        command.args(args).env_clear().env("PATH", folder.path());
+        command.output().unwrap()
+    };
+    let output = kubectl(&["foo", "config"]);
+    assert!(stdout(&output).contains("workers = 2"), "{output:?}");
+    let output = kubectl(&["foo"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        stderr(&output).contains("Usage: kubectl foo [OPTIONS] <COMMAND>"),
+        "{}",
+        stderr(&output)
+    );
+    let output = kubectl(&["foo", "doctor", "--help"]);
+    assert!(
+        stdout(&output).contains("Usage: kubectl foo doctor"),
+        "{output:?}"
+    );
 }
 
 /// Precedence: defaults < file < environment < flags. The origin of each value is printed.

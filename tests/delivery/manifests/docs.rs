@@ -129,7 +129,7 @@ fn linked_files_and_headings_exist() {
     ];
     let folders = FOLDERS.map(|folder| files(&root().join(folder), "md"));
     let mut all = folders.concat();
-    all.extend(["README.md", "CHANGELOG.md"].map(|name| root().join(name)));
+    all.extend(["README.md", "CHANGELOG.md", "AGENTS.md"].map(|name| root().join(name)));
     let mut broken = Vec::new();
     for path in all {
         let document = Document::read(path);

@@ -2,6 +2,7 @@
 
 mod command_line;
 mod dashboard;
+mod fields;
 pub mod merge_keys;
 mod settings;
 
@@ -25,15 +26,20 @@ pub fn run() -> ExitCode {
 /// Returns the path and the content of each file that is generated in whole or in part.
 fn files() -> Vec<(PathBuf, String)> {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let [reference, defaults] =
-        ["docs/configuration.md", "config/foo-controller.toml"].map(|path| root.join(path));
+    let [reference, defaults, kind] = [
+        "docs/configuration.md",
+        "config/foo-controller.toml",
+        "docs/foo.md",
+    ]
+    .map(|path| root.join(path));
     let prometheus = root.join("deploy/components/prometheus");
-    let texts = [&reference, &defaults].map(|path| fs::read_to_string(path).unwrap());
+    let texts = [&reference, &defaults, &kind].map(|path| fs::read_to_string(path).unwrap());
     let mut files = vec![
         (prometheus.join("dashboard.json"), dashboard::dashboard()),
         (prometheus.join("METRICS.md"), dashboard::list()),
         (reference, settings::reference(&texts[0])),
         (defaults, settings::defaults(&texts[1])),
+        (kind, fields::reference(&texts[2])),
     ];
     let share = root.join("nix/share");
     files.extend(command_line::files().map(|(name, text)| (share.join(name), text)));

@@ -1,10 +1,12 @@
 //! The command line: from flags to the configuration, the run and the exit code.
 
 use std::cell::Cell;
+use std::ffi::OsStr;
 use std::future::Future;
 use std::io::{self, BufWriter, Write};
+use std::iter;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -146,7 +148,15 @@ fn run<C: DeserializeOwned>(
     crds: impl FnOnce() -> Vec<Definition>,
     build: impl FnOnce(&mut Builder, C),
 ) -> Result<ExitCode, Failure> {
-    let (host, flags) = (Host::of_this_process(), command(app).try_get_matches()?);
+    let host = Host::of_this_process();
+    let mut args = std::env::args_os();
+    let program = args.next().unwrap_or_default();
+    let command = match plugin(&program) {
+        // Without a subcommand, it would start a controller on the user's machine.
+        Some(name) => command(app).bin_name(name).subcommand_required(true),
+        None => command(app),
+    };
+    let flags = command.try_get_matches_from(iter::once(program).chain(args))?;
     match flags.subcommand() {
         Some(("crd", _)) => io::stdout().write_all(yaml(&crds())?.as_bytes())?,
         Some(("rbac", flags)) => {
@@ -168,6 +178,22 @@ fn run<C: DeserializeOwned>(
         None => serve(app, &host, &flags, build)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the command by which kubectl runs this program as a plugin: `kubectl foo` for a file named `kubectl-foo`. In the name of
+/// the file, `-` separates words, and `_` replaces `-` (kubectl, `pkg/cmd/plugin.go`).
+fn plugin(program: &OsStr) -> Option<String> {
+    let words = Path::new(program)
+        .file_stem()?
+        .to_str()?
+        .strip_prefix("kubectl-")?;
+    let words = words.split('-').map(|word| word.replace('_', "-"));
+    Some(
+        iter::once("kubectl".to_owned())
+            .chain(words)
+            .collect::<Vec<_>>()
+            .join(" "),
+    )
 }
 
 /// Returns the version, with the commit if the build recorded it. clap needs a `'static` text.

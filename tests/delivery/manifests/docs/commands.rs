@@ -148,6 +148,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "&[\"patch\", \"configmap\", \"argocd-cm\", &patch]",
     ),
     (
+        "kubectl foo doctor",
+        "tests/process/cli.rs",
+        "\"foo\", \"doctor\"",
+    ),
+    (
         "kubectl rollout pause",
         "tests/foo/conditions.rs",
         "\"rollout\", \"pause\"",
