@@ -1,17 +1,20 @@
-//! kube's own `Controller` with the election and the fence of the runtime.
+//! kube's own `Controller` with the election and the fence of the runtime. Needs only `default-features = false`.
 //!
 //! Each `ConfigMap` with the label `mirror=yes` gets a copy of its data, the `ConfigMap` `<name>-mirror`.
 
-use std::{error::Error, future::ready, sync::Arc, time::Duration};
+use std::{error::Error, future::ready, io::stderr, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
-    Api, Client, Resource as _, ResourceExt as _,
+    Api, Client, Config, Resource as _, ResourceExt as _,
     api::{ObjectMeta, PostParams},
     runtime::{Controller, controller::Action, watcher},
 };
-use operator_runtime::{App, Candidate, Host, candidate, client::Cluster, config, election::Term};
+use operator_runtime::{
+    App, Candidate, Host, candidate, client::Cluster, config::LeaderElection, election::Term,
+    telemetry::Metrics,
+};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::oneshot,
@@ -21,11 +24,19 @@ static APP: App = App::new("mirror-operator", "0.1.0", "example.com");
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let flags = clap::Command::new(APP.name).args(config::args(&APP));
+    tracing_subscriber::fmt().with_writer(stderr).init();
     let host = Host::of_this_process();
-    let (config, _) = config::load(&APP, &flags.get_matches(), host.variables())?;
-    let telemetry = operator_runtime::telemetry::Telemetry::start(&APP, &host, &config)?;
-    let cluster = Cluster::find(&APP, &host, &config).await?;
+    let kube = Config::infer().await?;
+    // Outside a pod, set `lease_namespace` or the variable `POD_NAMESPACE`.
+    let defaults = LeaderElection::new(APP.name);
+    let settings = LeaderElection {
+        lease_duration: setting(&host, "LEASE_DURATION", defaults.lease_duration),
+        renew_deadline: setting(&host, "RENEW_DEADLINE", defaults.renew_deadline),
+        retry_period: setting(&host, "RETRY_PERIOD", defaults.retry_period),
+        ..defaults
+    };
+    let cluster = Cluster::of(&APP, &host, kube, &settings).await?;
+    let metrics = Metrics::disconnected(&APP);
     let mut terminate = signal(SignalKind::terminate())?;
     let (working, drained) = oneshot::channel::<()>();
     let drained = async { drained.await.unwrap_or_default() };
@@ -33,7 +44,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         client,
         mut term,
         mut election,
-    } = candidate(&host, cluster, config, telemetry.metrics(), drained)?;
+        ..
+    } = candidate(&host, cluster, settings, metrics, drained)?;
     loop {
         let id = tokio::select! {
             led = term.wait_for(Option::is_some) => led?.as_ref().map(Term::id),
@@ -51,6 +63,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     drop(working);
     Ok(election.await??)
+}
+
+/// Returns a duration in milliseconds from the environment.
+fn setting(host: &Host, name: &str, default: Duration) -> Duration {
+    let variable = host.variable(&format!("MIRROR_OPERATOR__LEADER_ELECTION__{name}"));
+    let set = variable.and_then(|text| text.strip_suffix("ms")?.parse().ok());
+    set.map_or(default, Duration::from_millis)
 }
 
 async fn run(client: Client) {

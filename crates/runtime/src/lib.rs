@@ -201,18 +201,42 @@
 //!
 //! # Use with another controller
 //!
-//! An operator with kube's own `Controller` can use the election and the fence alone. [`candidate()`] publishes the term, and
-//! returns a client that writes only during a term. `examples/kube_controller.rs` uses it.
+//! An operator with kube's own `Controller` can use the election and the fence alone, with `default-features = false`.
+//! [`candidate()`] publishes the term, and returns a client that writes only during a term. [`FenceLayer::wrap`] fences a client
+//! of your own. `examples/kube_controller.rs` is a complete program.
+//!
+//! # Features
+//!
+//! | feature | contents |
+//! |---|---|
+//! | `operator`, on by default | All of the runtime. Without it, there is no controller, command line, configuration file, log, HTTP server or export. |
+//! | `testing` | The `Harness` for unit tests of a reconciler. |
+//! | `aws-lc-rs` | TLS by AWS-LC in place of ring. Also accepts P-521, and P-384 with SHA-512. Needs a C compiler. |
+//!
+//! [`FenceLayer::wrap`]: election::fence::FenceLayer::wrap
 
+#![cfg_attr(
+    not(feature = "operator"),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_variables,
+        reason = "only the controllers use them"
+    )
+)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests are outside"))]
 
 mod api;
+#[cfg(feature = "operator")]
 mod cache;
 pub mod client;
+#[cfg(feature = "operator")]
 mod cmd;
 pub mod config;
+#[cfg(feature = "operator")]
 mod controller;
 pub mod election;
+#[cfg(feature = "operator")]
 mod reconcile;
 pub mod telemetry;
 #[cfg(any(test, feature = "testing"))]
@@ -241,29 +265,35 @@ pub mod crd {
     };
 }
 
-pub use cache::{
-    index::Index,
-    store::{Snapshot, Store},
-};
-pub use client::transport;
-pub use cmd::{
-    cli::{command, main},
-    run::{Candidate, Error, candidate, run},
-};
-pub use config::{app::App, environment::Host, settings::Config};
 #[cfg(any(test, feature = "testing"))]
 pub use controller::Controllers;
-pub use controller::{
-    TaskExited,
-    builder::{Builder, ControllerBuilder, if_installed::IfInstalled},
-    trigger::Trigger,
+#[cfg(feature = "operator")]
+pub use {
+    cache::{
+        index::Index,
+        store::{Snapshot, Store},
+    },
+    cmd::{
+        cli::{command, main},
+        run::{Error, run},
+    },
+    controller::{
+        TaskExited,
+        builder::{Builder, ControllerBuilder, if_installed::IfInstalled},
+        trigger::Trigger,
+    },
+    reconcile::{
+        context::{Context, Step, View},
+        error::ApiError,
+        live::Live,
+        plan::{Apply, Carried, Delete, Plan, StepError},
+        reconciler::{Action, Outcome, Reconciler},
+        writer::{Writer, finalizer::Finalizer, owner_reference},
+    },
 };
-pub use reconcile::{
-    context::{Context, Step, View},
-    error::ApiError,
-    live::Live,
-    plan::{Apply, Carried, Delete, Plan, StepError},
-    reconciler::{Action, Outcome, Reconciler},
-    writer::{Writer, finalizer::Finalizer, owner_reference},
+pub use {
+    client::transport,
+    config::{app::App, environment::Host, settings::Config},
+    election::standalone::{Candidate, candidate},
+    telemetry::events::event::Event,
 };
-pub use telemetry::events::event::Event;

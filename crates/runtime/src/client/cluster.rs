@@ -97,15 +97,20 @@ async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfig, E
             }
         },
     };
+    if let Some(master) = &config.master {
+        kube.cluster_url = master.clone();
+    }
+    adapted(app, kube)
+}
+
+/// Returns `kube` with the timeouts and the name of this client, and without retries. Fails if it specifies a proxy.
+fn adapted(app: &App, mut kube: KubeConfig) -> Result<KubeConfig, Error> {
     if let Some(proxy) = kube
         .proxy_url
         .take()
         .filter(|url| url != kubeconfig::NO_PROXY)
     {
         return Err(Error::Proxy(without_credentials(proxy)));
-    }
-    if let Some(master) = &config.master {
-        kube.cluster_url = master.clone();
     }
     // From here on, the address appears in log lines, also of libraries.
     kube.cluster_url = without_credentials(kube.cluster_url);
@@ -206,19 +211,42 @@ impl Cluster {
     /// # Errors
     /// See [`Error`].
     pub async fn find(app: &App, host: &Host, config: &Config) -> Result<Self, Error> {
-        let mut kube = self::config(app, host, config).await?;
+        let kube = self::config(app, host, config).await?;
+        let pod_namespace = pod_namespace(host, is_pods_own(host, config));
+        Self::adapted(host, kube, &config.leader_election, pod_namespace).await
+    }
+
+    /// Returns the cluster of kube's own configuration, such as [`kube::Config::infer`] returns it, for an election with
+    /// `settings`. Timeouts, retries and the `User-Agent` are those of this crate.
+    ///
+    /// # Errors
+    /// See [`Error`]. A configuration with a proxy is an error.
+    pub async fn of(
+        app: &App,
+        host: &Host,
+        kube: KubeConfig,
+        settings: &LeaderElection,
+    ) -> Result<Self, Error> {
+        let kube = adapted(app, kube)?;
+        let token = kube.auth_info.token_file.as_deref();
+        let is_pods_own = token.is_some_and(|token| Path::new(token).starts_with(SERVICE_ACCOUNT));
+        Self::adapted(host, kube, settings, pod_namespace(host, is_pods_own)).await
+    }
+
+    async fn adapted(
+        host: &Host,
+        mut kube: KubeConfig,
+        settings: &LeaderElection,
+        pod_namespace: Option<String>,
+    ) -> Result<Self, Error> {
         let credentials = Credentials::start(&mut kube, host).await?;
+        let limits = Connections::new(host.descriptors);
         Ok(Self {
             server: kube.cluster_url.clone(),
             namespace: kube.default_namespace.clone(),
-            requests: transport(
-                &kube,
-                credentials.clone(),
-                &config.leader_election,
-                &Connections::new(host.descriptors),
-            )?,
-            lease: transport_of_lease(kube, credentials, &config.leader_election)?,
-            pod_namespace: pod_namespace(host, is_pods_own(host, config)),
+            requests: transport(&kube, credentials.clone(), settings, &limits)?,
+            lease: transport_of_lease(kube, credentials, settings)?,
+            pod_namespace,
         })
     }
 

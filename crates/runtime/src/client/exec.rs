@@ -31,7 +31,7 @@ use crate::{
         token_file::bearer,
     },
     config::{backoff::Backoff, environment::Host},
-    telemetry::log::log_once::OutageLog,
+    telemetry::log_once::OutageLog,
 };
 
 /// Timeout of one run.

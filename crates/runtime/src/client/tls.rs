@@ -28,7 +28,7 @@ use tracing::warn;
 
 use crate::{
     config::tls::{Error, Roots, install_provider, pair, provider, readable},
-    telemetry::log::log_once::OutageLog,
+    telemetry::log_once::OutageLog,
 };
 
 /// Reload interval of certificate files.

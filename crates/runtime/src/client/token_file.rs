@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::telemetry::log::log_once::OutageLog;
+use crate::telemetry::log_once::OutageLog;
 
 /// Reload interval.
 const PERIOD: Duration = Duration::from_mins(1);

@@ -3,26 +3,20 @@
 use std::convert::Infallible;
 
 use futures::FutureExt as _;
-use kube::Client;
 use tokio::{
     sync::{oneshot, watch},
-    task::JoinHandle,
     time::Instant,
 };
 use tracing::info;
 
 use crate::{
-    client::{
-        self,
-        cluster::Cluster,
-        fence::{FenceLayer, eligibility::Eligibility, term::Term},
-    },
+    client::{self, cluster::Cluster, fence::FenceLayer},
     config::{app::App, build_info, environment::Host, settings::Config},
     controller::{Controllers, TaskExited, builder::Builder},
     election::{self, identity::ElectionTarget, lease_guard::SeenLease, run::Election},
     telemetry::{
         self,
-        health::{Health, Heartbeat},
+        health::Health,
         metrics::Metrics,
         server::Server,
         state::{Fence, State, seconds},
@@ -71,7 +65,8 @@ pub async fn run(
     let app = metrics.app();
     let server = Server::bind(app, &config.http).await?;
     let election = &config.leader_election;
-    let target = ElectionTarget::of(app, host, &config, cluster.pod_namespace.take())?;
+    let (namespace, installation) = (cluster.pod_namespace.take(), &config.installation);
+    let target = ElectionTarget::of(app, host, election, installation, namespace)?;
     let _claim = target.claim(host, election)?;
     let identity = &target.identity;
     let commit = build_info::commit().unwrap_or("unknown");
@@ -170,65 +165,4 @@ fn state(
             controllers,
         }
     }
-}
-
-/// The election and the fenced client, for another controller than the runtime's.
-pub struct Candidate {
-    /// A client that reads at any time, but [writes](crate::client::fence) only while this replica leads.
-    pub client: Client,
-    /// The term, while this replica leads. Run the controller during a term: without one, its writes fail.
-    pub term: watch::Receiver<Option<Term>>,
-    /// The election task. It ends after the release of the Lease. If it ends earlier, exit the process.
-    pub election: JoinHandle<Result<(), election::error::Error>>,
-}
-
-/// Starts the election and the fence of [`run`] for another controller, such as kube's.
-///
-/// Resolve `drained` when the controller has stopped: then the election releases the Lease.
-///
-/// Without a term, the fence passes these requests:
-///
-/// - `GET`, `HEAD` and `OPTIONS`. As a WebSocket, a `GET` also runs `exec`, `attach`, `portforward` and `proxy`, which act on
-///   the processes of a pod;
-/// - all requests for events, of both API groups;
-/// - access reviews and token reviews, which store nothing.
-///
-/// A controller whose work consists of such requests must check `term` itself.
-///
-/// # Errors
-/// See [`Error`].
-pub fn candidate(
-    host: &Host,
-    mut cluster: Cluster,
-    config: Config,
-    metrics: Metrics,
-    drained: impl Future<Output = ()> + Send + 'static,
-) -> Result<Candidate, Error> {
-    let pod_namespace = cluster.pod_namespace.take();
-    let target = ElectionTarget::of(metrics.app(), host, &config, pod_namespace)?;
-    let settings = config.leader_election;
-    let claim = target.claim(host, &settings)?;
-    let (publish, term) = watch::channel(None);
-    let fence = FenceLayer::new(term.clone(), &metrics);
-    let (client, server, transport) = cluster.fenced(&fence, &metrics);
-    let election = Election {
-        server,
-        transport,
-        host: host.clone(),
-        settings,
-        target,
-        metrics,
-        seen: SeenLease::default(),
-        ability: watch::channel(Eligibility::Full).1,
-    };
-    let election = async move {
-        let ended = election::run::run(election, publish, Heartbeat::default(), drained).await;
-        drop(claim);
-        ended
-    };
-    Ok(Candidate {
-        client,
-        term,
-        election: tokio::spawn(election),
-    })
 }

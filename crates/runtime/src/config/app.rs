@@ -2,10 +2,8 @@
 
 use std::fmt;
 
-use super::{
-    controllers::ControllerKeys,
-    table::{KEYS, Key},
-};
+#[cfg(feature = "operator")]
+use super::{controllers::ControllerKeys, table::Key};
 
 /// Names of an application, and its additions to the configuration. A program has one.
 #[derive(Clone, Copy, Debug)]
@@ -28,8 +26,10 @@ pub struct App {
     /// default.
     pub defaults: &'static str,
     /// Configuration keys in addition to the runtime's.
+    #[cfg(feature = "operator")]
     pub keys: &'static [Key],
     /// Controllers that may have their own settings: [`controllers!`](crate::controllers).
+    #[cfg(feature = "operator")]
     pub controllers: &'static [ControllerKeys],
     /// Crates whose spans are exported in addition to the runtime's, named as in tracing.
     pub crates: &'static [&'static str],
@@ -69,7 +69,9 @@ impl App {
             group,
             reporter: name,
             defaults: "",
+            #[cfg(feature = "operator")]
             keys: &[],
+            #[cfg(feature = "operator")]
             controllers: &[],
             crates: &[],
             pod_security: PodSecurity::Restricted,
@@ -99,21 +101,6 @@ impl App {
     pub(crate) fn has(&self, target: &str) -> bool {
         let mut crates = self.crates.iter().chain(&[env!("CARGO_CRATE_NAME")]);
         crates.any(|name| target.split("::").next() == Some(name))
-    }
-}
-
-/// Returns all keys: of the application, of its controllers, and of the runtime.
-pub fn keys(app: &'static App) -> impl Iterator<Item = &'static Key> {
-    let of_controllers = app.controllers.iter().flat_map(|it| &it.keys);
-    app.keys.iter().chain(of_controllers).chain(KEYS)
-}
-
-impl Key {
-    /// Returns the environment variable of the key in the application `app`.
-    #[must_use]
-    pub fn variable(&self, app: &App) -> String {
-        let name = self.name.to_uppercase().replace('.', "__");
-        format!("{}{name}", app.env_prefix())
     }
 }
 

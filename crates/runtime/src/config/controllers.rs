@@ -1,9 +1,5 @@
 //! Settings of a single controller, in a program that has several: the section `controllers.NAME` of the configuration.
 
-use std::time::Duration;
-
-use serde::Deserialize;
-
 use super::{rule::Rule, table::Key};
 
 /// Section of these keys, with its dot.
@@ -48,15 +44,4 @@ impl Key {
         let (_, setting) = self.name.strip_prefix(SECTION)?.rsplit_once('.')?;
         ["workers", "resync"].into_iter().find(|it| *it == setting)
     }
-}
-
-/// Settings of one controller. Default: the settings of the program.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ControllerConfig {
-    /// Number of workers.
-    pub workers: Option<u32>,
-    /// Interval of the full resync.
-    #[serde(with = "humantime_serde")]
-    pub resync: Option<Duration>,
 }

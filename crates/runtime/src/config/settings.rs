@@ -7,7 +7,7 @@ use std::{
 use http::Uri;
 use serde::{Deserialize, Deserializer};
 
-use super::controllers::ControllerConfig;
+use crate::api::names::is_subdomain;
 
 /// The runtime's part of the effective configuration.
 ///
@@ -60,6 +60,17 @@ impl Config {
     }
 }
 
+/// Settings of one controller. Default: the settings of the program.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ControllerConfig {
+    /// Number of workers.
+    pub workers: Option<u32>,
+    /// Interval of the full resync.
+    #[serde(with = "humantime_serde")]
+    pub resync: Option<Duration>,
+}
+
 /// Delays of retries. A retry waits for the longer of two delays: the object's own backoff, and the token bucket of all
 /// objects.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -107,6 +118,53 @@ pub struct LeaderElection {
 }
 
 impl LeaderElection {
+    /// Returns the default settings: a Lease of 15 s with this name in the namespace of the pod, which the leader renews every
+    /// 2 s for at most 10 s.
+    #[must_use]
+    pub fn new(lease_name: impl Into<String>) -> Self {
+        Self {
+            enabled: true,
+            lease_name: lease_name.into(),
+            lease_namespace: None,
+            fencing_record: None,
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        }
+    }
+
+    /// Checks the rules of [`load`](super::load). Returns the first violation.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let hour = Duration::from_hours(1);
+        let [lease, renew, retry] = [self.lease_duration, self.renew_deadline, self.retry_period];
+        if !is_subdomain(&self.lease_name, 253) {
+            return Err(format!(
+                "lease_name {:?} is no name of a Lease",
+                self.lease_name
+            ));
+        }
+        if lease.subsec_nanos() != 0 || lease.is_zero() || lease > hour {
+            return Err(format!(
+                "lease_duration {lease:?} must be whole seconds from 1s to 1h"
+            ));
+        }
+        if retry < Duration::from_millis(10) {
+            return Err(format!("retry_period {retry:?} must be 10ms or more"));
+        }
+        if retry.saturating_mul(6) >= renew.saturating_mul(5) {
+            return Err(format!(
+                "retry_period {retry:?} times 1.2 must be less than renew_deadline {renew:?}"
+            ));
+        }
+        let apart = after_the_term(lease);
+        if renew.saturating_add(apart) >= lease {
+            return Err(format!(
+                "renew_deadline {renew:?} must be over {apart:?} less than lease_duration {lease:?}"
+            ));
+        }
+        Ok(())
+    }
+
     /// Returns the name of the fencing record.
     pub(crate) fn record_name(&self) -> String {
         let named = self.fencing_record.clone();

@@ -13,11 +13,26 @@ use figment::{Figment, Metadata, Profile, Provider};
 use serde::{Deserialize, de::DeserializeOwned};
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 
-use super::app::{App, keys};
+use super::app::App;
 use super::rule::duration;
 use super::settings::{Config, after_the_term};
-use super::table::Key;
+use super::table::{KEYS, Key};
 use crate::api::names::is_label;
+
+/// Returns all keys: of the application, of its controllers, and of the runtime.
+pub fn keys(app: &'static App) -> impl Iterator<Item = &'static Key> {
+    let of_controllers = app.controllers.iter().flat_map(|it| &it.keys);
+    app.keys.iter().chain(of_controllers).chain(KEYS)
+}
+
+impl Key {
+    /// Returns the environment variable of the key in the application `app`.
+    #[must_use]
+    pub fn variable(&self, app: &App) -> String {
+        let name = self.name.to_uppercase().replace('.', "__");
+        format!("{}{name}", app.env_prefix())
+    }
+}
 
 /// Errors of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

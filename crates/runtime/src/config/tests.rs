@@ -57,6 +57,30 @@ fn h19_a_lease_shorter_than_a_late_write_is_rejected() {
     assert_eq!(alone.send_timeout(), None);
 }
 
+/// A program without configuration files has the same election.
+#[test]
+fn the_settings_of_an_election_alone_are_the_defaults() {
+    let shipped = Config::shipped(&APP).leader_election;
+    assert_eq!(LeaderElection::new(APP.name), shipped);
+    for wrong in [
+        LeaderElection::new("My Lease"),
+        LeaderElection {
+            retry_period: Duration::from_secs(9),
+            ..shipped.clone()
+        },
+        LeaderElection {
+            retry_period: Duration::ZERO,
+            ..shipped.clone()
+        },
+        LeaderElection {
+            lease_duration: Duration::from_millis(15_500),
+            ..shipped
+        },
+    ] {
+        assert!(wrong.check().is_err(), "{wrong:?}");
+    }
+}
+
 #[test]
 #[should_panic(expected = "App::name must be")]
 fn an_application_name_that_is_no_metric_prefix_is_rejected() {

@@ -30,7 +30,7 @@ use crate::{
         term::Term,
     },
     config::{clock::Clock, environment::Host, settings::LeaderElection},
-    telemetry::{health::Heartbeat, log::log_once::OutageLog, metrics::Metrics},
+    telemetry::{health::Heartbeat, log_once::OutageLog, metrics::Metrics},
 };
 
 /// Longest sleep before the clock is read again. While a machine is suspended, tokio's timers stop, but the clock of the Lease

@@ -8,6 +8,9 @@ pub enum Error {
         "no identity for the leader election: {0:?} is not 1 to 128 printable ASCII characters"
     )]
     Identity(String),
+    /// A setting is out of range, or two settings contradict each other.
+    #[error("invalid settings of the leader election: {0}")]
+    Settings(String),
     /// The namespace of the Lease is unknown. Contains the prefix of the environment variables.
     #[error(
         "no namespace for the Lease, outside a pod: set leader_election.lease_namespace (--lease-namespace, \

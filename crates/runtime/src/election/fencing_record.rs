@@ -19,7 +19,7 @@ use crate::{
         environment::Host,
         settings::{LeaderElection, MUTATION_TIMEOUT},
     },
-    telemetry::{log::log_once::OutageLog, state::FencingRecordState},
+    telemetry::{log_once::OutageLog, state::FencingRecordState},
 };
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{

@@ -3,7 +3,7 @@
 use crate::config::{
     app::App,
     environment::{Host, ProcessLock},
-    settings::{Config, LeaderElection},
+    settings::LeaderElection,
 };
 
 use super::error::Error;
@@ -32,10 +32,10 @@ impl ElectionTarget {
     pub(crate) fn of(
         app: &App,
         host: &Host,
-        config: &Config,
+        settings: &LeaderElection,
+        installation: &str,
         pod_namespace: Option<String>,
     ) -> Result<Self, Error> {
-        let settings = &config.leader_election;
         let identity = Identity::of(host)?;
         let namespace = settings.lease_namespace.clone().or(pod_namespace);
         if settings.enabled && namespace.is_none() {
@@ -44,7 +44,7 @@ impl ElectionTarget {
         Ok(Self {
             identity,
             namespace,
-            installation: config.installation.clone(),
+            installation: installation.to_owned(),
         })
     }
 

@@ -14,6 +14,7 @@ pub mod lease_guard;
 mod metrics;
 mod observed_lease;
 pub(crate) mod run;
+pub(crate) mod standalone;
 pub mod state_machine;
 #[cfg(test)]
 mod tests;

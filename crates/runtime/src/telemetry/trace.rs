@@ -12,6 +12,7 @@ use opentelemetry::{
 };
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use tracing::{Span, info_span};
+#[cfg(feature = "operator")]
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 /// Returns the span that a `traceparent` annotation names; `None` if it is malformed.
@@ -43,11 +44,13 @@ pub fn within(of: Option<&SpanContext>, name: &str) -> Span {
     let Some(of) = of else { return Span::none() };
     let span = info_span!(parent: None, "later", otel.name = name);
     // Fails if the span has already started or is disabled.
+    #[cfg(feature = "operator")]
     let _ = span.set_parent(Context::new().with_remote_span_context(of.clone()));
     span
 }
 
 /// Records a decision as an event of the current span.
+#[cfg(feature = "operator")]
 pub fn decided(decision: impl Into<Cow<'static, str>>) {
     let span = Span::current();
     if !span.is_none() {
@@ -56,6 +59,7 @@ pub fn decided(decision: impl Into<Cow<'static, str>>) {
 }
 
 /// Links the current span to a span in another trace that caused it.
+#[cfg(feature = "operator")]
 pub(crate) fn because_of(other: &SpanContext) {
     let span = Span::current();
     if !span.is_none() {

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use crate::{
     api::{key::Key, kind::Kind},
-    telemetry::log::log_once::OutageLog,
+    telemetry::log_once::OutageLog,
 };
 
 /// Requirements of a program for serving a scope.

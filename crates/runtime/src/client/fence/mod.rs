@@ -23,7 +23,7 @@ use crate::{
         middleware::{Middleware, MiddlewareService},
     },
     telemetry::{
-        log::log_once::OutageLog,
+        log_once::OutageLog,
         metrics::{Metrics, table},
         state,
     },
@@ -36,7 +36,11 @@ use http::{
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
-use kube::{client::Body, core::Status};
+use kube::{
+    Client,
+    client::{Body, ClientBuilder},
+    core::Status,
+};
 use opentelemetry::metrics::{BoundCounter, BoundGauge};
 use parking_lot::Mutex;
 use std::{
@@ -48,7 +52,7 @@ use std::{
     time::Duration,
 };
 use tokio::{sync::watch, time::Instant};
-use tower::{BoxError, Layer, Service};
+use tower::{BoxError, Layer, Service, service_fn};
 use tracing::{debug, info, warn};
 
 use permit::Permit;
@@ -126,6 +130,24 @@ impl FenceLayer {
             policy: format!("{}-fencing", metrics.app().name).into(),
             rejections: Arc::default(),
         }
+    }
+
+    /// Returns `client` behind this fence: its writes fail without a live term.
+    ///
+    /// This is weaker than [`Candidate::client`](crate::Candidate::client). The term is checked only when a write is passed to
+    /// the client. A write that is then delayed (by a freeze of the process, a retry, a proxy, or the kernel) may arrive after
+    /// the end of the term. Use it for a client with layers of your own, without retries (`kube::Config::default_retry`), and
+    /// install the fencing policy of the API server (`deploy/components/fencing`).
+    #[must_use]
+    pub fn wrap(&self, client: Client) -> Client {
+        let namespace = client.default_namespace().to_owned();
+        let service = service_fn(move |request| {
+            let client = client.clone();
+            async move { client.send(request).await }
+        });
+        ClientBuilder::new(service, namespace)
+            .with_layer(self)
+            .build()
     }
 
     /// Admits a mutation and sets its `timeout=`. Fails without a live term, unless the request is [exempt](is_exempt).

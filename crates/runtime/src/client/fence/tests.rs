@@ -115,6 +115,8 @@ proptest! {
         });
         let flags = clap::Command::new("c").args(config::args(&APP)).get_matches_from(["c"]);
         let accepted = config::load(&APP, &flags, env).is_ok();
+        let retried = LeaderElection { retry_period: Duration::from_millis(10), ..election.clone() };
+        prop_assert_eq!(retried.check().is_ok(), accepted, "{:?}", retried.check());
 
         if accepted {
             let some = lands(&election, election.renew_deadline.mul_f64(begun));
@@ -250,6 +252,28 @@ fn a_write_has_time_for_a_webhook_that_fails_open() {
         assert!(limit >= Duration::from_millis(10_500) && limit < room);
     }
     assert_eq!(permit::limit(Duration::MAX), MUTATION_TIMEOUT);
+}
+
+/// A client of the caller, behind the fence.
+#[tokio::test(start_paused = true)]
+async fn a_wrapped_client_writes_only_during_a_term() {
+    let api = FakeApi::new();
+    let (sender, receiver) = watch::channel(None);
+    let fence = FenceLayer::new(receiver, &Metrics::disconnected(&APP));
+    let client = fence.wrap(ClientBuilder::new(api.service(), "default").build());
+    send(&client, Method::GET, DEPLOYMENTS).await.unwrap();
+    let refused = send(&client, Method::POST, DEPLOYMENTS).await.unwrap_err();
+    assert!(is_refused(&refused), "{refused:?}");
+    sender.send_replace(Some(term(Duration::from_secs(3))));
+    send(&client, Method::POST, DEPLOYMENTS).await.unwrap();
+    advance(Duration::from_secs(3)).await;
+    let refused = send(&client, Method::POST, DEPLOYMENTS).await.unwrap_err();
+    assert!(is_refused(&refused), "{refused:?}");
+    let sent = [
+        DEPLOYMENTS.to_owned(),
+        format!("{DEPLOYMENTS}?timeout=2750ms"),
+    ];
+    assert_eq!(uris(api.requests()), sent);
 }
 
 #[tokio::test(start_paused = true)]

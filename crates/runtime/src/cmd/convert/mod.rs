@@ -31,7 +31,7 @@ use crate::{
     telemetry::{
         self,
         health::Health,
-        log::log_once::OutageLog,
+        log_once::OutageLog,
         metrics::Metrics,
         server::{
             Server, accept_secure, listen_on,

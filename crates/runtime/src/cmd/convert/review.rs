@@ -15,7 +15,7 @@ use tracing::warn;
 use crate::{
     api::conversion::Definition,
     telemetry::{
-        log::log_once::OutageLog,
+        log_once::OutageLog,
         metrics::{Metrics, Timer, table},
     },
 };

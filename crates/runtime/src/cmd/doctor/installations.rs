@@ -243,7 +243,7 @@ fn configured(
     let variables = variables
         .iter()
         .map(|(name, value)| (name.into(), value.into()));
-    let loaded = config::load_from(app, flags, variables, read);
+    let loaded = config::load::load_from(app, flags, variables, read);
     let (config, _) = loaded.map_err(|errors| first_line(&errors.to_string()))?;
     Ok(config)
 }

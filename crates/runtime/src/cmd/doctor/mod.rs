@@ -95,7 +95,14 @@ pub async fn examine(
     let cluster = Cluster::find(app, host, &config).await;
     let mut cluster = cluster.map_err(run::Error::from)?;
     let pod_namespace = cluster.pod_namespace.take();
-    let target = ElectionTarget::of(app, host, &config, pod_namespace).map_err(run::Error::from)?;
+    let target = ElectionTarget::of(
+        app,
+        host,
+        &config.leader_election,
+        &config.installation,
+        pod_namespace,
+    )
+    .map_err(run::Error::from)?;
     let metrics = Metrics::disconnected(app);
     let fence = FenceLayer::new(watch::channel(None).1, &metrics);
     let (client, address, _) = cluster.fenced(&fence, &metrics);

@@ -24,7 +24,7 @@ use tracing_subscriber::{
 
 use super::env::Signal;
 use crate::telemetry::{
-    log::log_once::{Lasting, OutageLog, Repeat},
+    log_once::{Lasting, OutageLog, Repeat},
     metrics::{Metrics, table},
 };
 

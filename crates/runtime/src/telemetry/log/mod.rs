@@ -3,7 +3,6 @@
 //! The lines are formatted here and not by `tracing-subscriber`, for two reasons. They carry the IDs of their trace. And no
 //! name or message from outside can end a line or send escape sequences to a terminal.
 
-pub(crate) mod log_once;
 pub(crate) mod stderr;
 
 use std::{

@@ -5,6 +5,7 @@
 //! after its first record. So `/metrics` has every series from the start, and OTLP has a histogram only once it has a value.
 
 mod exposition;
+#[cfg(feature = "operator")]
 mod process;
 pub(crate) mod requests;
 pub mod table;
@@ -22,12 +23,14 @@ use opentelemetry::{
     KeyValue,
     metrics::{BoundCounter, BoundGauge, Counter, Meter, MeterProvider as _},
 };
+#[cfg(feature = "operator")]
 use opentelemetry_otlp::MetricExporter;
 use opentelemetry_sdk::{
     Resource,
     error::OTelSdkResult,
     metrics::{
-        InstrumentKind, ManualReader, PeriodicReader, Pipeline, SdkMeterProvider, Temporality,
+        InstrumentKind, ManualReader, MeterProviderBuilder, Pipeline, SdkMeterProvider,
+        Temporality,
         data::{AggregatedMetrics, MetricData, ResourceMetrics, ScopeMetrics, SumDataPoint},
         reader::MetricReader,
     },
@@ -35,6 +38,7 @@ use opentelemetry_sdk::{
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
+#[cfg(feature = "operator")]
 use super::{export::again::Again, log::stderr};
 use crate::config::{app::App, build_info};
 
@@ -68,20 +72,35 @@ struct Shared {
 
 impl Metrics {
     /// Creates the instruments and their provider. A scrape and the export by `otlp` read the same instruments.
+    #[cfg(feature = "operator")]
     #[must_use]
     pub fn new(
         app: &'static App,
         resource: Resource,
-        otlp: Option<PeriodicReader<Again<MetricExporter>>>,
+        otlp: Option<opentelemetry_sdk::metrics::PeriodicReader<Again<MetricExporter>>>,
     ) -> (Self, SdkMeterProvider) {
-        let reader = Arc::new(ManualReader::default());
-        let mut provider = SdkMeterProvider::builder()
-            .with_resource(resource)
-            .with_reader(Pull(Arc::clone(&reader)));
+        let mut provider = SdkMeterProvider::builder().with_resource(resource);
         if let Some(otlp) = otlp {
             provider = provider.with_reader(otlp);
         }
-        let provider = provider.build();
+        let (metrics, provider) = Self::of(app, provider);
+        for (metric, read) in process::readings() {
+            metrics.observe(metric, move |see| {
+                // A value that cannot be read is left out.
+                if let Some(value) = read() {
+                    see(value, &[]);
+                }
+            });
+        }
+        metrics.observe(&table::LOG_LINES_LOST, |see| {
+            see(number(stderr::lost()), &[]);
+        });
+        (metrics, provider)
+    }
+
+    fn of(app: &'static App, provider: MeterProviderBuilder) -> (Self, SdkMeterProvider) {
+        let reader = Arc::new(ManualReader::default());
+        let provider = provider.with_reader(Pull(Arc::clone(&reader))).build();
         let metrics = Self(Arc::new(Shared {
             app,
             meter: provider.meter(app.name),
@@ -95,17 +114,6 @@ impl Metrics {
             KeyValue::new("version", app.version),
         ];
         metrics.observe(&table::BUILD_INFO, move |see| see(1., &build));
-        for (metric, read) in process::readings() {
-            metrics.observe(metric, move |see| {
-                // A value that cannot be read is left out.
-                if let Some(value) = read() {
-                    see(value, &[]);
-                }
-            });
-        }
-        metrics.observe(&table::LOG_LINES_LOST, |see| {
-            see(number(stderr::lost()), &[]);
-        });
         // Captured here: the export reads on a separate thread without a runtime.
         if let Ok(runtime) = Handle::try_current() {
             metrics.observe(&table::TOKIO_TASKS, move |see| {
@@ -244,7 +252,8 @@ impl Metrics {
     /// Creates instruments that are not exported.
     #[must_use]
     pub fn disconnected(app: &'static App) -> Self {
-        Self::new(app, Resource::builder_empty().build(), None).0
+        let resource = Resource::builder_empty().build();
+        Self::of(app, SdkMeterProvider::builder().with_resource(resource)).0
     }
 
     /// Returns the application that the instruments belong to.

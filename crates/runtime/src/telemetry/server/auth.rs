@@ -10,7 +10,7 @@
 
 use crate::{
     config::app::App,
-    telemetry::{log::log_once::OutageLog, state},
+    telemetry::{log_once::OutageLog, state},
 };
 use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 

@@ -52,7 +52,7 @@ use super::{
 use crate::{
     config::{self, app::App},
     telemetry::{
-        log::log_once::OutageLog,
+        log_once::OutageLog,
         object_state::{ObjectName, ObjectState, ObjectWork, requested},
         state::State,
     },

@@ -6,7 +6,7 @@ use crate::{
         app::App,
         tls::{PairError, pair, provider},
     },
-    telemetry::log::log_once::OutageLog,
+    telemetry::log_once::OutageLog,
 };
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 

@@ -5,7 +5,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::*;
 use crate::{
-    api::exists::Exists, config::controllers::ControllerConfig, controller::single::NamedQueue,
+    api::exists::Exists, config::settings::ControllerConfig, controller::single::NamedQueue,
     reconcile::live::Live, telemetry::events::event::Event,
 };
 
