@@ -245,6 +245,11 @@ const ROWS: &[Row] = &[
     neither("`server` without a scheme, with a CA", "write https://", Changed(|here, config| {
         cluster(config)["server"] = format!("127.0.0.1:{}", here.port).into();
     })),
+    both("`server` with an IPv6 address", Changed(|here, config| {
+        cluster(config)["server"] = format!("https://[::1]:{}", here.port).into();
+        // The default certificate has no other address.
+        cluster(config)["tls-server-name"] = "127.0.0.1".into();
+    })),
     both("`server` with a slash at its end", Changed(|here, config| {
         cluster(config)["server"] = format!("https://127.0.0.1:{}/", here.port).into();
     })),
@@ -457,7 +462,11 @@ async fn kubeconfigs_of_kubectl_are_accepted_or_explained() {
     );
     let api = audited_alone().await;
     let pem = |name: &str| certificates.path().join(name).display().to_string();
-    let mut flags = vec![format!("--client-ca-file={}", pem("ca-clients.crt"))];
+    let mut flags = vec![
+        // IPv6 and IPv4.
+        "--bind-address=::".to_owned(),
+        format!("--client-ca-file={}", pem("ca-clients.crt")),
+    ];
     flags.extend(SERVERS.map(|name| {
         let (cert, key) = (pem(&format!("{name}.crt")), pem(&format!("{name}.key")));
         format!("--tls-sni-cert-key={cert},{key}:{name}.test")
