@@ -66,7 +66,7 @@ fork: ## rename this into your own operator: NAME=tea-controller KIND=Teapot GRO
 # A command that fails leaves the file as it is.
 printed = printed=$$($(TARGET)/debug/foo-controller $(1)) && printf '%s\n' "$$printed" > $(2)
 
-generate: ## write the generated files: CRD, permissions, dashboard, settings, references, completions, manual page
+generate: ## write the generated files: CRD, permissions, dashboard, settings, references, completions, manual page, Helm chart
 	$(BUILD) --bin foo-controller --bin xtask
 	$(call printed,crd,deploy/crd.yaml)
 	$(call printed,rbac,deploy/base/clusterrole.yaml)

@@ -1,5 +1,6 @@
-//! Files that `make generate` derives from the tables of metrics and settings and from the command line.
+//! Files that `make generate` derives from the tables of metrics and settings, from the command line, and from `deploy`.
 
+mod chart;
 mod command_line;
 mod dashboard;
 mod fields;
@@ -16,7 +17,7 @@ use std::{
 pub fn run() -> ExitCode {
     for (path, text) in files() {
         // Leave current files untouched: the defaults are compiled in, and a new timestamp would cause a rebuild.
-        if fs::read_to_string(&path).unwrap() != text {
+        if fs::read_to_string(&path).ok().as_ref() != Some(&text) {
             fs::write(path, text).unwrap();
         }
     }
@@ -43,6 +44,13 @@ fn files() -> Vec<(PathBuf, String)> {
     ];
     let share = root.join("nix/share");
     files.extend(command_line::files().map(|(name, text)| (share.join(name), text)));
+    // After the files of which the chart contains a copy.
+    let chart = root.join("deploy/chart");
+    files.extend(
+        chart::files(root)
+            .into_iter()
+            .map(|(name, text)| (chart.join(name), text)),
+    );
     files
 }
 
@@ -54,7 +62,7 @@ mod tests {
     #[test]
     fn generated_files_are_current() {
         for (path, generated) in files() {
-            let committed = fs::read_to_string(&path).unwrap();
+            let committed = fs::read_to_string(&path).unwrap_or_default();
             assert!(
                 committed == generated,
                 "{} is out of date: run `make generate`",

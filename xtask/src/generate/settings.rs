@@ -42,7 +42,7 @@ pub fn defaults(text: &str) -> String {
 }
 
 /// Appends `text` as a comment, wrapped at [`WIDTH`].
-fn comment(to: &mut String, text: &str) {
+pub fn comment(to: &mut String, text: &str) {
     let mut line = "#".to_owned();
     for word in text.split(' ') {
         if line.len() + 1 + word.len() > WIDTH {
