@@ -7,6 +7,8 @@
 #   kstatus    prints the status that kstatus computes for an object
 #   argocd     prints Argo CD's health of an object
 #   kube-state-metrics
+#   helm       Helm 4
+#   helm3      Helm 3
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/${1:?which module?}"
 
