@@ -1,5 +1,6 @@
 //! Generated files are current, cited rows and sections exist, and `deploy/` installs as documented.
 
+mod chart;
 mod conversion;
 mod docs;
 mod names;

@@ -129,7 +129,7 @@ async fn namespaces_can_be_set_over_renamed_objects() {
 
 impl Objects {
     /// Returns references to objects that are not included.
-    fn dangling(&self) -> Vec<String> {
+    pub(super) fn dangling(&self) -> Vec<String> {
         let there: BTreeSet<String> = self.0.iter().map(id).collect();
         let mut to = Vec::new();
         for object in &self.0 {

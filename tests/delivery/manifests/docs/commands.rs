@@ -123,6 +123,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "sh_within(&cluster, &all, LIMIT)",
     ),
     (
+        "kubectl delete -f deploy/crd.yaml",
+        "tests/delivery/manifests/docs/commands.rs",
+        "kubectl delete -f deploy/crd.yaml --timeout",
+    ),
+    (
         "kubectl delete --ignore-not-found -f install.yaml",
         "tests/delivery/manifests.rs",
         "\"delete --ignore-not-found -f {manifest} --timeout=60s\"",
@@ -211,6 +216,27 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "kubectl create -f - <<'EOF'",
         "tests/leadership/takeover.rs",
         "recipe.split_once(\"<<'EOF'",
+    ),
+    (
+        "helm install foo-controller deploy/chart --namespace foo-system --create-namespace --wait \
+         --set image.repository=registry.example/foo-controller",
+        "tests/delivery/manifests/chart.rs",
+        "helm.documented(\"install\"",
+    ),
+    (
+        "helm upgrade foo-controller deploy/chart --namespace foo-system --wait --reset-then-reuse-values",
+        "tests/delivery/manifests/chart.rs",
+        "helm.documented(\"upgrade\"",
+    ),
+    (
+        "helm rollback foo-controller --namespace foo-system --wait",
+        "tests/delivery/manifests/chart.rs",
+        "helm.documented(\"rollback\"",
+    ),
+    (
+        "helm uninstall foo-controller --namespace foo-system --wait",
+        "tests/delivery/manifests/chart.rs",
+        "helm.documented(\"uninstall\"",
     ),
     ("nix build .#sbom", "tests/nix/check.sh", " .#sbom)"),
     ("nix build", "tests/nix/check.sh", "nix flake check"),

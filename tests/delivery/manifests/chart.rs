@@ -1,0 +1,694 @@
+//! `deploy/chart`: the Helm chart renders the objects of `deploy/`. Helm 3 and 4 install it on an API server, upgrade it, roll it back
+//! and uninstall it.
+
+use serde_json::Map;
+
+use super::*;
+
+/// Folders in tests/tools that pin Helm 4 and Helm 3.
+const HELMS: [&str; 2] = ["helm", "helm3"];
+const RELEASE: &str = "foo-controller";
+const REPLICAS: &str =
+    "get deployment/foo-controller -n foo-system -o=jsonpath={.status.availableReplicas}";
+const WAIT: [&str; 3] = ["--wait", "--timeout", "60s"];
+
+/// Helm, with an empty configuration of its own.
+struct Helm {
+    tool: &'static str,
+    program: PathBuf,
+    home: TempDir,
+    kubeconfig: PathBuf,
+}
+
+impl Helm {
+    /// Returns the Helm of a folder of tests/tools. The first call builds it with Go.
+    fn of(tool: &'static str, kubeconfig: &Path) -> Self {
+        let build = root().join("tests/tools/build.sh");
+        let output = Command::new(build).arg(tool).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{said}");
+        let folder = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end());
+        Self {
+            tool,
+            program: folder.join("helm"),
+            home: tempfile::tempdir().unwrap(),
+            kubeconfig: kubeconfig.to_owned(),
+        }
+    }
+
+    /// Returns the output, or the error.
+    fn run(&self, args: &[&str]) -> Result<String, String> {
+        let output = Command::new("timeout")
+            .arg("150")
+            .arg(&self.program)
+            .args(args)
+            .current_dir(root())
+            .env("HOME", self.home.path())
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env_remove("XDG_CACHE_HOME")
+            .output()
+            .unwrap();
+        let [stdout, stderr] =
+            [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+        if output.status.success() {
+            Ok(stdout)
+        } else {
+            Err(stderr)
+        }
+    }
+
+    /// Runs the only command of docs/operations.md, "Helm", that begins like this, with further arguments.
+    fn documented(&self, begin: &str, more: &[&str]) -> Result<String, String> {
+        let begin = format!("$ helm {begin} ");
+        let document = docs::document("docs/operations.md");
+        let mut lines = document.section("Helm").text.lines();
+        let line = lines.find(|line| line.starts_with(&begin)).unwrap();
+        assert!(!lines.any(|line| line.starts_with(&begin)), "{begin}");
+        let args: Vec<_> = line["$ helm ".len()..].split(' ').collect();
+        self.run(&[&args, more].concat())
+    }
+
+    /// Renders a release of the chart with these values.
+    fn render(&self, release: &str, namespace: &str, values: &[&str]) -> Result<Objects, String> {
+        let mut args = vec![
+            "template",
+            release,
+            "deploy/chart",
+            "--namespace",
+            namespace,
+        ];
+        // That of a program built without the flags of a release is too old.
+        args.extend(["--kube-version", "1.36.0"]);
+        args.extend(values.iter().flat_map(|value| ["--set-json", value]));
+        let yaml = self.run(&args)?;
+        // Helm separates the objects by `---` and a comment. A rendering may have no object, or comments alone.
+        let objects: Vec<Value> = serde_saphyr::from_multiple(&yaml).unwrap();
+        Ok(Objects(
+            objects.into_iter().filter(|it| !it.is_null()).collect(),
+        ))
+    }
+}
+
+/// Values that enable a component.
+fn value_of(component: &str) -> &'static str {
+    match component {
+        "collector" => "collector.enabled=true",
+        "fencing" => "fencing.enabled=true",
+        "metrics-auth" => "metricsAuth.enabled=true",
+        "namespaced" => r#"namespaces=["team-a","team-b"]"#,
+        "networkpolicy" => "networkPolicy.enabled=true",
+        "otlp" => "otlp.enabled=true",
+        "prometheus" => "prometheus.enabled=true",
+        other => panic!("the chart has no value for {other}"),
+    }
+}
+
+/// Labels of objects that differ, because Helm or the chart's conventions set them.
+const LABELS: [&str; 5] = [
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/name",
+    "app.kubernetes.io/version",
+    "helm.sh/chart",
+];
+
+/// Further fields of the chart: label of pods and selectors, and annotations.
+const FIELDS: [&str; 3] = [
+    "app.kubernetes.io/instance",
+    "checksum/config",
+    "helm.sh/resource-policy",
+];
+
+impl Objects {
+    /// Returns the objects by name, without the differences between the chart and `deploy/`.
+    fn comparable(mut self) -> Value {
+        // Helm creates the namespace with `--create-namespace`, and not by the chart.
+        self.0.retain(|object| {
+            object["kind"] != "Namespace" || object["metadata"]["name"] != NAMESPACE
+        });
+        // kustomize appends a hash to the names of ConfigMaps.
+        let hashed: Vec<String> = self
+            .all("ConfigMap")
+            .map(|map| map["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect();
+        for object in &mut self.0 {
+            // kustomize sets a namespace for policies, which have none.
+            if object["kind"]
+                .as_str()
+                .unwrap()
+                .starts_with("ValidatingAdmissionPolicy")
+            {
+                object["metadata"]
+                    .as_object_mut()
+                    .unwrap()
+                    .remove("namespace");
+            }
+            if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
+                labels.retain(|label, _| !LABELS.contains(&&**label));
+            }
+            reduce(object, &hashed);
+        }
+        self.by_name()
+    }
+}
+
+/// Removes [`FIELDS`], empty maps, and the hash in the names of `ConfigMaps`.
+fn reduce(value: &mut Value, hashed: &[String]) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|key, value| {
+                reduce(value, hashed);
+                let is_empty = value.as_object().is_some_and(Map::is_empty)
+                    && ["annotations", "labels"].contains(&&**key);
+                !FIELDS.contains(&&**key) && !is_empty
+            });
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| reduce(item, hashed)),
+        Value::String(text) if hashed.contains(text) => {
+            let (name, hash) = text.rsplit_once('-').unwrap();
+            // The alphabet of kustomize.
+            if hash.len() == 10 && hash.chars().all(|it| "2456789bcdfghkmt".contains(it)) {
+                *text = name.to_owned();
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Fails with the first difference.
+fn assert_same(chart: &Value, deploy: &Value, what: &str) {
+    fn difference(chart: &Value, deploy: &Value, place: &str) -> Option<String> {
+        match (chart, deploy) {
+            (Value::Object(ones), Value::Object(others)) => ones
+                .keys()
+                .chain(others.keys())
+                .find_map(|key| difference(&chart[key], &deploy[key], &format!("{place}/{key}"))),
+            // kustomize prints 10.0 as 10.
+            (Value::Number(one), Value::Number(other)) if one.as_f64() == other.as_f64() => None,
+            // kustomize prints a folded block with empty lines between the lines.
+            (Value::String(one), Value::String(other))
+                if place.to_lowercase().ends_with("expression")
+                    && one.split_whitespace().eq(other.split_whitespace()) =>
+            {
+                None
+            }
+            _ if chart == deploy => None,
+            _ => Some(format!("{place}: {chart} in the chart, {deploy} in deploy")),
+        }
+    }
+    let found = difference(chart, deploy, "");
+    assert_eq!(found, None, "{what}");
+}
+
+/// The default values render `deploy`. Each component, each pair of them, all of them, and the overlay for production have the same
+/// objects as with kustomize. The names of a release are those of a prefix.
+#[tokio::test]
+#[ignore = "builds Helm"]
+async fn the_chart_renders_deploy() {
+    let helms = HELMS.map(|tool| Helm::of(tool, Path::new("/nonexistent")));
+    let compare = async |kustomization: &Path, values: &[&str]| {
+        let deploy = rendered(kustomization).await.comparable();
+        for helm in &helms {
+            let chart = helm
+                .render(RELEASE, NAMESPACE, values)
+                .unwrap()
+                .comparable();
+            assert_same(&chart, &deploy, &format!("{values:?}"));
+        }
+    };
+    compare(&root().join("deploy"), &[]).await;
+
+    let no_crd = "crds.enabled=false";
+    let components = folders(&root().join("deploy/components"));
+    let mut choices: Vec<Vec<&str>> = vec![components.iter().map(String::as_str).collect()];
+    for (n, one) in components.iter().enumerate() {
+        choices.push(vec![one]);
+        choices.extend(components[..n].iter().map(|other| vec![&**one, &**other]));
+    }
+    for choice in choices {
+        let mut values = vec![no_crd];
+        values.extend(choice.iter().map(|component| value_of(component)));
+        compare(overlay("base", &choice).path(), &values).await;
+    }
+    let components = ["fencing", "networkpolicy", "otlp"].map(value_of);
+    let production = [&[no_crd, "replicaCount=3"], &components[..]].concat();
+    compare(&root().join("deploy/overlays/production"), &production).await;
+
+    let components = ["fencing", "metrics-auth", "otlp", "prometheus"];
+    let canary = overlay("base", &components);
+    let mut kustomization = names::read(&canary);
+    kustomization["namespace"] = "foo-canary".into();
+    kustomization["namePrefix"] = "canary-".into();
+    names::write(&canary, &kustomization);
+    let mut deploy = rendered(canary.path()).await;
+    deploy.0.retain(|object| object["kind"] != "Namespace");
+    let mut values = vec![no_crd];
+    values.extend(components.map(value_of));
+    for helm in &helms {
+        let mut chart = helm.render("canary", "foo-canary", &values).unwrap();
+        // The alert about series that never existed names the namespace (docs/operations.md, "Prometheus setups").
+        let rules = chart
+            .0
+            .iter_mut()
+            .find(|it| it["kind"] == "PrometheusRule")
+            .unwrap();
+        let text = rules.to_string();
+        assert!(text.contains("foo-canary") && !text.contains(NAMESPACE));
+        *rules = serde_json::from_str(
+            &text
+                .replace("foo-canary\\\"", "foo-system\\\"")
+                .replace(r#""namespace":"foo-system""#, r#""namespace":"foo-canary""#),
+        )
+        .unwrap();
+        assert_same(&chart.comparable(), &clone(&deploy).comparable(), "canary");
+    }
+}
+
+fn clone(objects: &Objects) -> Objects {
+    Objects(objects.0.clone())
+}
+
+/// Each value, the values that it needs, and a text that is then in the rendering.
+const EFFECTS: &[(&str, &str, &str)] = &[
+    ("replicaCount=5", "", r#""replicas":5"#),
+    (
+        r#"image.repository="registry.example/it""#,
+        "",
+        r#""image":"registry.example/it:"#,
+    ),
+    (r#"image.tag="nightly""#, "", r#":nightly""#),
+    (
+        r#"image.digest="sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa""#,
+        "",
+        "@sha256:aaa",
+    ),
+    (
+        r#"image.pullPolicy="Always""#,
+        "",
+        r#""imagePullPolicy":"Always""#,
+    ),
+    (
+        r#"imagePullSecrets=[{"name":"registry"}]"#,
+        "",
+        r#""imagePullSecrets":[{"name":"registry"}]"#,
+    ),
+    (r#"fullnameOverride="other""#, "", r#""name":"other""#),
+    (r#"commonLabels={"release":"it"}"#, "", r#""release":"it""#),
+    ("crds.enabled=false", "", "ClusterRole"),
+    (
+        r#"configuration="workers = 5\n""#,
+        "",
+        r#""foo-controller.toml":"workers = 5\n""#,
+    ),
+    (r#"namespaces=["team-x"]"#, "", r#""namespace":"team-x""#),
+    (
+        r#"installation="canary""#,
+        "",
+        r#""resourceNames":["foo-controller-canary"]"#,
+    ),
+    (
+        r#"extraEnv=[{"name":"FOO_CONTROLLER__WORKERS","value":"5"}]"#,
+        "",
+        r#"{"name":"FOO_CONTROLLER__WORKERS","value":"5"}"#,
+    ),
+    (
+        "serviceAccount.create=false",
+        "",
+        r#""serviceAccountName":"default""#,
+    ),
+    (
+        r#"serviceAccount.name="other""#,
+        "",
+        r#""serviceAccountName":"other""#,
+    ),
+    (
+        r#"serviceAccount.annotations={"a":"b"}"#,
+        "",
+        r#""annotations":{"a":"b"}"#,
+    ),
+    (
+        r#"resources={"limits":{"memory":"1Gi"}}"#,
+        "",
+        r#""memory":"1Gi""#,
+    ),
+    (
+        "terminationGracePeriodSeconds=90",
+        "",
+        r#""terminationGracePeriodSeconds":90"#,
+    ),
+    (r#"podLabels={"team":"it"}"#, "", r#""team":"it""#),
+    (
+        r#"podAnnotations={"linkerd.io/inject":"disabled"}"#,
+        "",
+        r#""linkerd.io/inject":"disabled""#,
+    ),
+    (
+        r#"nodeSelector={"pool":"it"}"#,
+        "",
+        r#""nodeSelector":{"pool":"it"}"#,
+    ),
+    (
+        r#"tolerations=[{"operator":"Exists"}]"#,
+        "",
+        r#""tolerations":[{"operator":"Exists"}]"#,
+    ),
+    (
+        r#"affinity={"podAffinity":{}}"#,
+        "",
+        r#""affinity":{"podAffinity":{}}"#,
+    ),
+    (
+        r#"topologySpreadConstraints=[{"maxSkew":2}]"#,
+        "",
+        r#""topologySpreadConstraints":[{"maxSkew":2}]"#,
+    ),
+    (
+        r#"priorityClassName="system-cluster-critical""#,
+        "",
+        r#""priorityClassName":"system-cluster-critical""#,
+    ),
+    (r#"extraVolumes=[{"name":"tls"}]"#, "", r#"{"name":"tls"}"#),
+    (
+        r#"extraVolumeMounts=[{"name":"tls"}]"#,
+        "",
+        r#"{"name":"tls"}"#,
+    ),
+    (
+        "fencing.enabled=true",
+        "",
+        "ValidatingAdmissionPolicyBinding",
+    ),
+    ("metricsAuth.enabled=true", "", "tokenreviews"),
+    ("prometheus.enabled=true", "", "PodMonitor"),
+    ("otlp.enabled=true", "", "__TELEMETRY__ENDPOINT"),
+    (
+        r#"otlp.endpoint="https://collector:4317""#,
+        "otlp.enabled=true",
+        r#""value":"https://collector:4317""#,
+    ),
+    ("collector.enabled=true", "", "foo-collector"),
+    ("networkPolicy.enabled=true", "", "default-deny"),
+    (
+        r#"networkPolicy.apiServerCIDRs=["10.96.0.1/32"]"#,
+        "networkPolicy.enabled=true",
+        r#""cidr":"10.96.0.1/32""#,
+    ),
+    (
+        r#"networkPolicy.collector.namespace="telemetry""#,
+        "networkPolicy.enabled=true",
+        r#""kubernetes.io/metadata.name":"telemetry""#,
+    ),
+    (
+        "networkPolicy.collector.port=4318",
+        "networkPolicy.enabled=true",
+        r#""port":4318"#,
+    ),
+];
+
+/// Returns the paths of the values in `values.yaml`.
+fn value_names() -> BTreeSet<String> {
+    fn leaves(schema: &Value, path: &str, to: &mut BTreeSet<String>) {
+        match schema["properties"].as_object() {
+            Some(fields) => {
+                for (key, schema) in fields {
+                    let path = if path.is_empty() {
+                        key.clone()
+                    } else {
+                        format!("{path}.{key}")
+                    };
+                    leaves(schema, &path, to);
+                }
+            }
+            None => _ = to.insert(path.to_owned()),
+        }
+    }
+    let schema = fs::read_to_string(root().join("deploy/chart/values.schema.json")).unwrap();
+    let mut names = BTreeSet::new();
+    leaves(&serde_json::from_str(&schema).unwrap(), "", &mut names);
+    // Set by Helm in a subchart.
+    assert!(names.remove("global"));
+    names
+}
+
+/// Every value has its effect.
+#[test]
+#[ignore = "builds Helm"]
+fn each_value_of_the_chart_has_an_effect() {
+    let tested: BTreeSet<_> = EFFECTS
+        .iter()
+        .map(|(value, ..)| value.split_once('=').unwrap().0.to_owned())
+        .collect();
+    assert_eq!(tested, value_names());
+    let helm = Helm::of(HELMS[0], Path::new("/nonexistent"));
+    let text = |values: &[&str]| {
+        let objects = helm.render(RELEASE, NAMESPACE, values).unwrap();
+        Value::Array(objects.0).to_string()
+    };
+    for (value, needed, effect) in EFFECTS {
+        let needed: Vec<_> = Some(*needed)
+            .into_iter()
+            .filter(|it| !it.is_empty())
+            .collect();
+        let [before, after] = [text(&needed), text(&[&needed[..], &[value]].concat())];
+        assert!(after.contains(effect), "{value}: {after}");
+        assert_ne!(before, after, "{value}");
+        assert!(
+            !before.contains(effect) || *value == "crds.enabled=false",
+            "{value}"
+        );
+    }
+    assert!(!text(&["crds.enabled=false"]).contains("CustomResourceDefinition"));
+    assert!(!text(&["replicaCount=1"]).contains("PodDisruptionBudget"));
+    assert!(
+        text(&["serviceAccount.create=false", "fencing.enabled=true"])
+            .contains(r#""samplecontroller.k8s.io/controller-account":"default""#)
+    );
+
+    // A change of the configuration rolls the pods, and a change of other values does not.
+    let pod = |values: &[&str]| {
+        helm.render(RELEASE, NAMESPACE, values)
+            .unwrap()
+            .pod()
+            .clone()
+    };
+    assert_ne!(pod(&[r#"configuration="workers = 5""#]), pod(&[]));
+    assert_eq!(
+        pod(&[r#"commonLabels={"a":"b"}"#, "replicaCount=3"]),
+        pod(&[])
+    );
+
+    // The controller recognizes the policy by a part of its name.
+    for (release, values, name) in [
+        (
+            "web",
+            &["fencing.enabled=true"][..],
+            "web-foo-controller-fencing",
+        ),
+        (
+            "foo-controller-b",
+            &["fencing.enabled=true"],
+            "foo-controller-b-foo-controller-fencing",
+        ),
+        (
+            "web",
+            &["fencing.enabled=true", r#"fullnameOverride="it""#],
+            "it-foo-controller-fencing",
+        ),
+    ] {
+        let mut objects = helm.render(release, NAMESPACE, values).unwrap();
+        objects
+            .0
+            .retain(|object| object["kind"] != "CustomResourceDefinition");
+        objects.named("ValidatingAdmissionPolicy", name);
+        assert!(objects.dangling().is_empty());
+    }
+}
+
+/// Unknown and invalid values are rejected with a line that names them.
+#[test]
+#[ignore = "builds Helm"]
+fn other_values_of_the_chart_are_rejected() {
+    let helms = HELMS.map(|tool| Helm::of(tool, Path::new("/nonexistent")));
+    for (value, said) in [
+        ("replicas=3", "additional properties 'replicas' not allowed"),
+        (
+            "image.name=3",
+            "at '/image': additional properties 'name' not allowed",
+        ),
+        (
+            r#"replicaCount="3""#,
+            "at '/replicaCount': got string, want integer",
+        ),
+        (
+            r#"image.digest="sha256:0""#,
+            "at '/image/digest': 'sha256:0' does not match pattern",
+        ),
+        (
+            r#"namespaces="team-a""#,
+            "at '/namespaces': got string, want array",
+        ),
+        (
+            r#"namespaces=["Team"]"#,
+            "at '/namespaces/0': 'Team' does not match pattern",
+        ),
+    ] {
+        for helm in &helms {
+            let Err(error) = helm.render(RELEASE, NAMESPACE, &[value]) else {
+                panic!("{value} is accepted");
+            };
+            let lines: Vec<_> = error
+                .lines()
+                .filter(|line| line.starts_with("- "))
+                .collect();
+            assert!(
+                lines.len() == 1 && lines[0].contains(said),
+                "{value}: {error}"
+            );
+        }
+    }
+}
+
+/// Both versions of Helm install the chart, upgrade it with a changed CRD, roll it back and uninstall it. The controller works with
+/// the environment, the configuration and the permissions of the release. The CRD and the Foos stay.
+#[tokio::test]
+#[ignore = "builds Helm"]
+async fn helm_installs_upgrades_rolls_back_and_uninstalls() {
+    for tool in HELMS {
+        life_of_a_release(tool).await;
+    }
+}
+
+async fn life_of_a_release(tool: &'static str) {
+    let cluster = Cluster::start(Options {
+        controllers: true,
+        audit: false,
+    });
+    let kubectl = async |line: &str| {
+        let args: Vec<_> = line.split(' ').collect();
+        cluster.kubectl(&args).await
+    };
+    let helm = Helm::of(tool, cluster.kubeconfig());
+    let left = async || {
+        let kinds = "deployments,configmaps,roles,networkpolicies,serviceaccounts,validatingadmissionpolicies,clusterroles,\
+                     clusterrolebindings";
+        let all = kubectl(&format!("get {kinds} -n foo-system -o=name")).await;
+        let all = all.success();
+        let ours = all.lines().filter(|name| name.contains("foo-controller"));
+        ours.map(str::to_owned).collect::<Vec<_>>()
+    };
+
+    // All objects that need no other CRDs.
+    let values = "fencing.enabled=true,networkPolicy.enabled=true,metricsAuth.enabled=true";
+    helm.documented("install", &["--set", values]).unwrap();
+    assert!(left().await.len() > 10);
+    let uninstalled = helm.documented("uninstall", &[]).unwrap();
+    assert!(
+        uninstalled.contains("kept due to the resource policy"),
+        "{uninstalled}"
+    );
+    assert_eq!(left().await, [""; 0]);
+
+    // The next release takes over the CRD.
+    let installed = helm.documented("install", &[]).unwrap();
+    assert!(installed.contains("kubectl get foos"), "{installed}");
+    assert_eq!(kubectl(REPLICAS).await.success(), "2");
+
+    let objects = helm.render(RELEASE, NAMESPACE, &[]).unwrap();
+    let files = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let own = kubeconfig(&cluster, &folder).await;
+    cluster.release_lease(NAMESPACE, RELEASE).await;
+    let mut controller = Controller::spawn(|command| {
+        objects.command(command, &files);
+        command
+            .env("KUBECONFIG", &own)
+            .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "true");
+    });
+    kubectl("apply -f config/samples/foo.yaml").await.success();
+    let ready = "wait --for=condition=Ready foo/foo-sample --timeout=60s";
+    kubectl(ready).await.success();
+    let foo = "get foo/foo-sample deployment/foo-sample -o=jsonpath={.items[*].metadata.uid}";
+    let before = kubectl(foo).await.success();
+
+    // An upgrade changes the CRD, and a rollback changes it back.
+    let newer = tempfile::tempdir().unwrap();
+    let chart = newer.path().join("chart");
+    let mut copy = Command::new("cp");
+    copy.arg("-r").arg(root().join("deploy/chart")).arg(&chart);
+    assert!(copy.status().unwrap().success());
+    let file = chart.join("templates/crd.yaml");
+    let crd = fs::read_to_string(&file).unwrap();
+    let changed = crd.replacen("    categories:\n", "    categories:\n    - newer\n", 1);
+    assert_ne!(crd, changed);
+    fs::write(&file, changed).unwrap();
+    let categories = "get crd/foos.samplecontroller.k8s.io -o=jsonpath={.spec.names.categories}";
+    helm.documented("upgrade", &["--set", "replicaCount=3"])
+        .unwrap();
+    assert_eq!(kubectl(categories).await.success(), r#"["all"]"#);
+    let upgrade = [
+        "upgrade",
+        RELEASE,
+        chart.to_str().unwrap(),
+        "--namespace",
+        NAMESPACE,
+    ];
+    let upgrade = [&upgrade[..], &["--reset-then-reuse-values"], &WAIT].concat();
+    helm.run(&upgrade).unwrap();
+    assert_eq!(kubectl(categories).await.success(), r#"["newer","all"]"#);
+    assert_eq!(kubectl(REPLICAS).await.success(), "3");
+    helm.documented("rollback", &[]).unwrap();
+    assert_eq!(kubectl(categories).await.success(), r#"["all"]"#);
+    assert_eq!(kubectl(REPLICAS).await.success(), "3");
+
+    a_second_release(&helm);
+    helm.documented("uninstall", &[]).unwrap();
+    assert_eq!(left().await, [""; 0]);
+    assert_eq!(kubectl(foo).await.success(), before);
+    controller.stop().await;
+    in_place_of_kustomize(&helm, &cluster).await;
+}
+
+/// Another release of the cluster leaves the CRD to the first one. Otherwise Helm rejects it, before it changes anything.
+fn a_second_release(helm: &Helm) {
+    let second = [
+        "install",
+        "canary",
+        "deploy/chart",
+        "--namespace",
+        "foo-canary",
+        "--create-namespace",
+    ];
+    let refused = helm.run(&second).unwrap_err();
+    let crd = "CustomResourceDefinition \"foos.samplecontroller.k8s.io\"";
+    assert!(
+        refused.contains(crd) && refused.contains("release-name"),
+        "{refused}"
+    );
+    let settings = ["--set", "crds.enabled=false,installation=canary"];
+    helm.run(&[&second[..], &settings, &WAIT].concat()).unwrap();
+    let first = ["uninstall", "canary", "--namespace", "foo-canary"];
+    helm.run(&[&first[..], &WAIT].concat()).unwrap();
+}
+
+/// A release takes over what kustomize has installed.
+async fn in_place_of_kustomize(helm: &Helm, cluster: &Cluster) {
+    let kubectl = async |line: &str| {
+        let args: Vec<_> = line.split(' ').collect();
+        cluster.kubectl(&args).await
+    };
+    kubectl("delete crd/foos.samplecontroller.k8s.io")
+        .await
+        .success();
+    kubectl("apply -k deploy").await.success();
+    kubectl("delete deployment/foo-controller -n foo-system --timeout=60s")
+        .await
+        .success();
+    let force: &[&str] = if helm.tool == HELMS[0] {
+        &["--force-conflicts"]
+    } else {
+        &[]
+    };
+    let take = [&["--take-ownership"], force].concat();
+    helm.documented("install", &take).unwrap();
+    assert_eq!(kubectl(REPLICAS).await.success(), "2");
+}
