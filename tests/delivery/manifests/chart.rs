@@ -93,7 +93,8 @@ impl Helm {
 fn value_of(component: &str) -> &'static str {
     match component {
         "collector" => "collector.enabled=true",
-        "fencing" => "fencing.enabled=true",
+        FENCING => "fencing.enabled=true",
+        FAST => r#"fencing={"enabled":true,"fastFailover":true}"#,
         "metrics-auth" => "metricsAuth.enabled=true",
         "namespaced" => r#"namespaces=["team-a","team-b"]"#,
         "networkpolicy" => "networkPolicy.enabled=true",
@@ -228,6 +229,9 @@ async fn the_chart_renders_deploy() {
     for choice in choices {
         let mut values = vec![no_crd];
         values.extend(choice.iter().map(|component| value_of(component)));
+        if choice.contains(&FAST) {
+            values.push(r#"resources.requests.cpu="100m""#);
+        }
         compare(overlay("base", &choice).path(), &values).await;
     }
     let components = ["fencing", "networkpolicy", "otlp"].map(value_of);
@@ -378,6 +382,11 @@ const EFFECTS: &[(&str, &str, &str)] = &[
         "",
         "ValidatingAdmissionPolicyBinding",
     ),
+    (
+        "fencing.fastFailover=true",
+        "fencing.enabled=true",
+        r#""samplecontroller.k8s.io/lease-duration":"3s""#,
+    ),
     ("metricsAuth.enabled=true", "", "tokenreviews"),
     ("prometheus.enabled=true", "", "PodMonitor"),
     ("otlp.enabled=true", "", "__TELEMETRY__ENDPOINT"),
@@ -509,6 +518,14 @@ fn each_value_of_the_chart_has_an_effect() {
 #[ignore = "builds Helm"]
 fn other_values_of_the_chart_are_rejected() {
     let helms = HELMS.map(|tool| Helm::of(tool, Path::new("/nonexistent")));
+    for helm in &helms {
+        let alone = ["fencing.fastFailover=true"];
+        let error = helm.render(RELEASE, NAMESPACE, &alone).err().unwrap();
+        assert!(
+            error.contains("fencing.fastFailover needs fencing.enabled"),
+            "{error}"
+        );
+    }
     for (value, said) in [
         ("replicas=3", "additional properties 'replicas' not allowed"),
         (

@@ -24,6 +24,12 @@ pub fn files(read: &dyn Fn(&str) -> Text) -> Vec<(String, String)> {
     let from = base("poddisruptionbudget");
     template("poddisruptionbudget", &from, budget(&read(&from)));
     let patches = |name: &str| read(&format!("deploy/components/{name}/kustomization.yaml"));
+    // The annotation of components/fast-failover.
+    let fast = when(
+        ".Values.fencing.fastFailover",
+        &patches("fast-failover").block("annotations:"),
+    );
+    let fast = indented(&fast, 4);
     let from = base("service");
     let text = service(&read(&from), &patches("metrics-auth"));
     template(
@@ -32,7 +38,7 @@ pub fn files(read: &dyn Fn(&str) -> Text) -> Vec<(String, String)> {
         text,
     );
     let from = base("deployment");
-    let text = deployment(&read(&from), &patches);
+    let text = FAST_FAILOVER.to_owned() + &deployment(&read(&from), &patches);
     template(
         "deployment",
         &format!("{from} and the patches in deploy/components"),
@@ -48,7 +54,7 @@ pub fn files(read: &dyn Fn(&str) -> Text) -> Vec<(String, String)> {
         let folder = format!("deploy/components/{name}");
         let mut objects = Vec::new();
         for part in parts {
-            objects.extend(component(&read(&format!("{folder}/{part}.yaml"))));
+            objects.extend(component(&read(&format!("{folder}/{part}.yaml")), &fast));
         }
         match name {
             "collector" => objects.push(Text::new(COLLECTOR_CONFIGURATION)),
@@ -179,23 +185,7 @@ fn deployment(text: &Text, patches: &dyn Fn(&str) -> Text) -> String {
     let spread = indented(&object.block("topologySpreadConstraints:"), 6);
     let ports = indented(&object.block("ports:"), 8);
 
-    let mut env = String::new();
-    for component in ["fencing", "metrics-auth", "otlp"] {
-        let (value, entry) = (camel(component), patches(component).block("env:"));
-        env += &enabled(&value, &entry);
-    }
-    let endpoint = patches("otlp");
-    let endpoint = endpoint.value("value: ");
-    let mut env = env.replace(endpoint, "{{ .Values.otlp.endpoint | quote }}");
-    let namespaces = patches("namespaced").block("env:");
-    let namespaces = namespaces.replace("\"\"", "{{ join \",\" . | quote }}");
-    let _ = write!(
-        env,
-        "{{{{- with .Values.namespaces }}}}\n{namespaces}{{{{- end }}}}\n"
-    );
-    env += "{{- with .Values.installation }}\n- name: FOO_CONTROLLER__INSTALLATION\n  value: {{ . }}\n{{- end }}\n";
-    env += "{{- with .Values.extraEnv }}\n{{- toYaml . | nindent 8 }}\n{{- end }}\n";
-
+    let env = environment(patches);
     let record = patches("fencing").block("annotations:");
     let (key, record) = record.trim_end().split_once(": ").unwrap();
     let record = enabled("fencing", &format!("{key}: {}\n", named(record)));
@@ -204,15 +194,8 @@ fn deployment(text: &Text, patches: &dyn Fn(&str) -> Text) -> String {
          checksum/config: {{{{ include \"foo-controller.configuration\" . | sha256sum }}}}\n{}",
         indented(&record, 8) + &values("podAnnotations", 8)
     );
-    let pod = [
-        ("nodeSelector", "nodeSelector"),
-        ("tolerations", "tolerations"),
-        ("imagePullSecrets", "imagePullSecrets"),
-    ];
-    let pod: String = pod
-        .iter()
-        .map(|(name, value)| field(name, value, 6))
-        .collect();
+    let pod = ["nodeSelector", "tolerations", "imagePullSecrets"];
+    let pod = pod.map(|name| field(name, name, 6)).concat();
     let class = "      {{- with .Values.priorityClassName }}\n      priorityClassName: {{ . }}\n      {{- end }}\n";
     let account = "      serviceAccountName: foo-controller\n";
     let metrics = indented(&patches("metrics-auth").block("ports:"), 8);
@@ -285,6 +268,31 @@ fn deployment(text: &Text, patches: &dyn Fn(&str) -> Text) -> String {
         .to_owned()
 }
 
+/// Returns the variables of the components and of values.
+fn environment(patches: &dyn Fn(&str) -> Text) -> String {
+    let mut env = String::new();
+    for component in ["fencing", "metrics-auth", "otlp"] {
+        let (value, entry) = (camel(component), patches(component).block("env:"));
+        env += &enabled(&value, &entry);
+    }
+    env += &when(
+        ".Values.fencing.fastFailover",
+        &patches("fast-failover").block("env:"),
+    );
+    let endpoint = patches("otlp");
+    let endpoint = endpoint.value("value: ");
+    let mut env = env.replace(endpoint, "{{ .Values.otlp.endpoint | quote }}");
+    let namespaces = patches("namespaced").block("env:");
+    let namespaces = namespaces.replace("\"\"", "{{ join \",\" . | quote }}");
+    let _ = write!(
+        env,
+        "{{{{- with .Values.namespaces }}}}\n{namespaces}{{{{- end }}}}\n"
+    );
+    env += "{{- with .Values.installation }}\n- name: FOO_CONTROLLER__INSTALLATION\n  value: {{ . }}\n{{- end }}\n";
+    env += "{{- with .Values.extraEnv }}\n{{- toYaml . | nindent 8 }}\n{{- end }}\n";
+    env
+}
+
 /// Returns the items or fields of a value, if it is set.
 fn values(value: &str, indent: usize) -> String {
     let text = format!(
@@ -311,8 +319,8 @@ fn camel(component: &str) -> String {
     })
 }
 
-/// Returns the templates of the objects of a component.
-fn component(text: &Text) -> Vec<Text> {
+/// Returns the templates of the objects of a component. `fast` is an annotation of the fencing record.
+fn component(text: &Text, fast: &str) -> Vec<Text> {
     let mut objects = text.objects();
     for object in &mut objects {
         let comments = COMMENTS.map(|(old, new)| (old, new.to_owned()));
@@ -327,7 +335,10 @@ fn component(text: &Text) -> Vec<Text> {
             ),
             (
                 "controller-account: foo-controller\n",
-                format!("controller-account: {}\n", helper("serviceAccountName")),
+                format!(
+                    "controller-account: {}\n{fast}",
+                    helper("serviceAccountName")
+                ),
             ),
             (
                 "service-account.name: foo-controller-metrics-reader",
@@ -369,6 +380,11 @@ const COMMENTS: [(&str, &str); 2] = [
         "",
     ),
 ];
+
+const FAST_FAILOVER: &str = "{{- if and .Values.fencing.fastFailover (not .Values.fencing.enabled) }}
+{{- fail \"fencing.fastFailover needs fencing.enabled: only server-side fencing makes a Lease of 3 s safe\" }}
+{{- end }}
+";
 
 const API_SERVERS: &str = "    {{- with .Values.networkPolicy.apiServerCIDRs }}
     to:
