@@ -6,7 +6,7 @@ BUILD := cargo build --locked --workspace --example second_kind
 UNITS := --lib --bin xtask --test architecture
 TESTS := --test integration $(if $(KUBERNETES),,$(UNITS))
 
-.PHONY: help demo test test-built e2e bench simulate mutants nightly lint audit fmt fork generate merge-keys run image nix-check
+.PHONY: help demo test test-built package-test e2e bench simulate mutants nightly lint audit fmt fork generate merge-keys run image nix-check
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -44,6 +44,9 @@ test-simulated:
 	chrt --idle 0 cargo test --locked --workspace --profile bench --test model
 	chrt --idle 0 $(MAKE) simulate SEEDS=1000
 	chrt --idle 0 $(MAKE) simulate EXHAUSTIVE=1 ONLY=create
+
+package-test: ## package the runtime as a crate, build dependants from it, list its public interface (WRITE=1: write the list)
+	tests/package/test.sh
 
 e2e: ## test the image that Nix builds, installed by deploy/, with real pods (IMAGE=archive: test that image; requires root)
 	tests/node/e2e.sh $(IMAGE)

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Packages crates/runtime as for crates.io, and builds two dependants from the packaged file: the first operator of its README, and
+# its example for kube's own `Controller` without the default features. Checks the supported version of Rust, and compares the
+# public interface with public_api.txt (WRITE=1 updates it). Needs jq; no network if the dependencies are fetched.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+root=$PWD
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-$root/target} CARGO_INCREMENTAL=0
+fail() { echo "package: $*" >&2; exit 1; }
+
+# The pinned compiler is the oldest supported one, so every other test covers it. No dependency may need a newer one.
+claimed=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+[ "$(sed -n 's/^channel = "\(.*\)\.0"/\1/p' rust-toolchain.toml)" = "$claimed" ] ||
+  fail "rust-version $claimed of Cargo.toml is not the channel of rust-toolchain.toml"
+newer=$(cargo metadata --locked --offline --format-version 1 --filter-platform "$(rustc -vV | sed -n 's/^host: //p')" |
+  jq -r --arg claimed "$claimed" 'def number: split(".") | map(tonumber);
+    .packages[] | select(.rust_version and (.rust_version | number[:2]) > ($claimed | number)) | "\(.name) \(.rust_version)"')
+[ -z "$newer" ] || fail "these dependencies need a newer Rust than $claimed: $newer"
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cargo package --quiet --locked --offline --no-verify --allow-dirty --package operator-runtime
+# The paths of the dependants do not change, so that cargo keeps their builds.
+dependants=$CARGO_TARGET_DIR/dependants
+rm -rf "$dependants" && mkdir -p "$dependants"/{first,elected}/src
+tar xzf "$CARGO_TARGET_DIR/package/operator-runtime-0.1.0.crate" -C "$dependants"
+packaged=operator-runtime-0.1.0
+for file in LICENSE README.md; do [ -s "$dependants/$packaged/$file" ] || fail "the package contains no $file"; done
+
+cd "$dependants"
+cp "$root/Cargo.lock" "$root/rust-toolchain.toml" .
+echo '[workspace]
+members = ["first", "elected"]
+resolver = "3"
+[profile.dev]
+debug = false' >Cargo.toml
+manifest() { # name, features of the runtime, features of kube; standard input: further dependencies
+  printf '[package]\nname = "%s"\nversion = "0.1.0"\nedition = "2024"\n[dependencies]\n' "$1"
+  echo "operator-runtime = { path = \"../$packaged\", $2 }"
+  echo 'k8s-openapi = { version = "0.28", features = ["v1_36", "schemars"] }'
+  echo "kube = { version = \"4.2\", default-features = false, features = [\"client\", \"rustls-tls\", \"ring\", $3] }"
+  cat
+}
+manifest first 'features = ["testing"]' '"derive"' >first/Cargo.toml <<'MANIFEST'
+schemars = "1"
+serde_json = "1"
+serde = { version = "1", features = ["derive"] }
+MANIFEST
+sed -n '/^```rust/,/^```$/{//!p}' "$packaged/README.md" >first/src/main.rs
+manifest elected 'default-features = false' '"runtime"' >elected/Cargo.toml <<'MANIFEST'
+futures = { version = "0.3", default-features = false }
+tokio = { version = "1", features = ["rt", "macros", "signal", "sync"] }
+tracing-subscriber = { version = "0.3", default-features = false, features = ["fmt"] }
+MANIFEST
+cp "$packaged/examples/kube_controller.rs" elected/src/main.rs
+export CARGO_TARGET_DIR=$CARGO_TARGET_DIR/of-dependants
+for name in first elected; do
+  cargo check --quiet --offline --package $name
+done
+
+graph=$(cargo tree --offline --package operator-runtime --no-default-features --edges normal --prefix none |
+  sed 's/ (\*)//' | sort -u)
+for heavy in clap figment kube-runtime kube-derive opentelemetry-otlp tonic toml tracing-subscriber; do
+  ! grep -q "^$heavy v" <<<"$graph" || fail "without the feature operator, the runtime depends on $heavy"
+done
+echo "crates in the graph without the feature operator: $(wc -l <<<"$graph")"
+
+# rustdoc's JSON is not stable: the script is for the format of this compiler.
+printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >"$work/rustdoc" && chmod +x "$work/rustdoc"
+RUSTDOC=$work/rustdoc RUSTDOCFLAGS='-Z unstable-options --output-format json' \
+  cargo doc --quiet --offline --no-deps --lib --package operator-runtime
+listed=$root/tests/package/public_api.txt
+jq -r -f "$root/tests/package/public_api.jq" "$CARGO_TARGET_DIR/doc/operator_runtime.json" |
+  LC_ALL=C sort -u >"$work/public_api.txt"
+[ "${WRITE-}" != 1 ] || cp "$work/public_api.txt" "$listed"
+diff -u "$listed" "$work/public_api.txt" || fail 'the public interface has changed: if it is meant, make package-test WRITE=1'
