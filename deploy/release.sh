@@ -44,6 +44,7 @@ $ kubectl delete --ignore-not-found -f install.yaml -l app.kubernetes.io/name=fo
 ```'
 fi
 
+name=$(sed -n 's/^name: //p' deploy/chart/Chart.yaml) registry=${image%@*} registry=${registry%/*}
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
 notes=$(awk -v heading="## $version - " '/^## / { ours = index($0, heading) == 1; next } ours' CHANGELOG.md)
 [ -n "$notes" ] || { echo "release.sh: no notes: CHANGELOG.md has no section \"## $version - DATE\"" >&2; exit 1; }
@@ -57,6 +58,12 @@ To install it, with cosign 3 (the signatures are Sigstore bundles, which version
 $ cosign verify-blob --key cosign.pub --insecure-ignore-tlog --bundle install.yaml.sigstore.json install.yaml${verify-}
 $ cosign verify --key cosign.pub --insecure-ignore-tlog -a version=$version $image${first-}
 $ kubectl apply -f install.yaml
+\`\`\`
+
+Or by Helm, with the chart, which is signed like the image:
+
+\`\`\`console
+$ helm install $name oci://$registry/charts/$name --version $version --namespace foo-system --create-namespace --wait
 \`\`\`
 
 To uninstall it, delete the Foos first, and with each Foo its Deployment and pods. The first command waits for them. Without it,

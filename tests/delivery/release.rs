@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use operator_testkit::cluster::{bound_command, eventually};
+use operator_testkit::cluster::{Cluster, Options, bound_command, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Child;
@@ -299,6 +299,74 @@ async fn signatures_of_images_and_files_are_verified() {
     assert!(said.contains("failed to verify signature"), "{said}");
 }
 
+/// The chart is packaged with the digest of the image, pushed, signed like the image, and installed from the registry.
+#[tokio::test]
+#[ignore = "takes Debian's skopeo, docker-registry and jq, and builds Helm"]
+async fn the_chart_is_signed_and_installed_from_the_registry() {
+    let registry = Registry::start().await;
+    let folder = registry.folder.path();
+    let cluster = Cluster::start(Options::default());
+    let here = |line: &str| {
+        line.replace("registry.example", &registry.address)
+            .replace("0.1.0", env!("CARGO_PKG_VERSION"))
+    };
+    let package = root().join("deploy/package.sh").display().to_string();
+    let build = root().join("tests/tools/build.sh");
+    let build = build.to_str().unwrap();
+    let sh = cosign(folder);
+    let helm = |tool: &str, line: &str| {
+        let tools = run(root(), build, &[tool]);
+        let config = cluster.kubeconfig().display();
+        sh(&format!(
+            "export PATH={}:$PATH KUBECONFIG={config}; {line} >&2",
+            tools.trim_end()
+        ))
+    };
+    let pushed = registry.push();
+    let line = here(&documented("deploy/package.sh ")).replace("DIGEST", &pushed);
+    helm("helm", &line.replace("deploy/package.sh", &package)).unwrap();
+    let said = helm(
+        "helm",
+        &format!("{} --plain-http", here(&documented("helm push "))),
+    )
+    .unwrap();
+    let digest = said
+        .lines()
+        .find_map(|line| line.strip_prefix("Digest: "))
+        .unwrap();
+
+    sh("cosign generate-key-pair").unwrap();
+    let of_chart = |line: String| line.replace("/foo-controller", "/charts/foo-controller");
+    let verify = here(&of_chart(documented("cosign verify ")));
+    let said = sh(&verify).unwrap_err();
+    assert!(said.contains("no signatures found"), "{said}");
+    sh(&here(&of_chart(documented("cosign sign "))).replace("DIGEST", digest)).unwrap();
+    sh(&verify).unwrap();
+
+    // No kubelet runs the pods.
+    let install = here(&documented("helm install foo-controller oci:")).replace(" --wait", "");
+    helm("helm", &format!("{install} --plain-http")).unwrap();
+    let image = "get deployment/foo-controller -n foo-system -o=jsonpath={.spec.template.spec.containers[0].image}";
+    let image = cluster.kubectl(&image.split(' ').collect::<Vec<_>>()).await;
+    assert_eq!(
+        image.success(),
+        format!("{}/foo-controller@{pushed}", registry.address)
+    );
+    let pull = install
+        .replace("install foo-controller", "pull")
+        .replace(" --namespace foo-system --create-namespace", "");
+    fs::create_dir(folder.join("pulled")).unwrap();
+    helm(
+        "helm3",
+        &format!("{pull} --plain-http --destination pulled"),
+    )
+    .unwrap();
+    let archive = format!("foo-controller-{}.tgz", env!("CARGO_PKG_VERSION"));
+    let [packaged, pulled] =
+        ["", "pulled"].map(|it| fs::read(folder.join(it).join(&archive)).unwrap());
+    assert!(packaged == pulled);
+}
+
 /// nix/sbom.sh, which `nix build .#sbom` runs. The result lists the program's dependencies, each with its license and the
 /// checksum of Cargo.lock, and no dependency of tests. It is reproducible.
 #[test]
@@ -377,7 +445,7 @@ fn manifests_docs_and_changelog_have_the_same_version() {
         "tests/delivery/manifests/docs/commands.rs",
     ] {
         let text = fs::read_to_string(root().join(file)).unwrap();
-        for begin in ["foo-controller:", "newTag: ", "-a version="] {
+        for begin in ["foo-controller:", "newTag: ", "-a version=", "--version "] {
             for rest in text.split(begin).skip(1) {
                 let is_version = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
                 let end = rest.find(|c| !is_version(c)).unwrap_or(rest.len());
@@ -538,6 +606,7 @@ fn a_release_has_its_notes_and_manifest() {
         documented("cosign verify-blob "),
         delete_foos.to_owned(),
         "kubectl delete --ignore-not-found -f install.yaml".to_owned(),
+        documented("helm install foo-controller oci:"),
         documented("kubectl delete --ignore-not-found -f install.yaml -l "),
     ] {
         assert!(notes.contains(&format!("\n$ {command}\n")), "{notes}");
@@ -570,6 +639,21 @@ fn a_release_has_its_notes_and_manifest() {
         "version=$version",
     );
     ours("cosign sign ", &[key, pushed, number]);
+    ours(
+        "cosign sign ",
+        &[
+            key,
+            ("registry.example/foo-controller@DIGEST", "\"$chart\""),
+            number,
+        ],
+    );
+    ours(
+        "deploy/package.sh ",
+        &[(
+            "registry.example/foo-controller@DIGEST .",
+            "\"$pushed\" release",
+        )],
+    );
     ours(
         "cosign verify ",
         &[

@@ -218,6 +218,22 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "recipe.split_once(\"<<'EOF'",
     ),
     (
+        "deploy/package.sh registry.example/foo-controller@DIGEST .",
+        "tests/delivery/release.rs",
+        "documented(\"deploy/package.sh \")",
+    ),
+    (
+        "helm push foo-controller-0.1.0.tgz oci://registry.example/charts",
+        "tests/delivery/release.rs",
+        "documented(\"helm push \")",
+    ),
+    (
+        "helm install foo-controller oci://registry.example/charts/foo-controller --version 0.1.0 --namespace foo-system \
+         --create-namespace --wait",
+        "tests/delivery/release.rs",
+        "documented(\"helm install foo-controller oci:\")",
+    ),
+    (
         "helm install foo-controller deploy/chart --namespace foo-system --create-namespace --wait \
          --set image.repository=registry.example/foo-controller",
         "tests/delivery/manifests/chart.rs",
