@@ -44,8 +44,22 @@ use crate::support::{
 /// such a write after a takeover.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_by_an_api_server_that_was_frozen_and_is_stale() {
+    invariants_hold_by_a_stale_api_server(false).await;
+}
+
+/// The same with server-side fencing. The view of the fencing record is stale, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn i1_to_i8_hold_by_a_stale_api_server_with_fencing() {
+    invariants_hold_by_a_stale_api_server(true).await;
+}
+
+async fn invariants_hold_by_a_stale_api_server(fencing: bool) {
     const FOOS: usize = 20;
-    let mut fleet = Fleet::start(Options::new(FAST, Way::Balancer)).await;
+    let mut fleet = Fleet::start(Options {
+        fencing,
+        ..Options::new(FAST, Way::Balancer)
+    })
+    .await;
     let api: Api<Foo> = Api::namespaced(fleet.client.clone(), &fleet.namespace);
     let deployments: Api<Deployment> = Api::namespaced(fleet.client.clone(), &fleet.namespace);
     let _collector = collect_garbage(&fleet);
@@ -93,6 +107,9 @@ async fn i1_to_i8_hold_by_an_api_server_that_was_frozen_and_is_stale() {
         // Any replica, including the restarted one.
         fleet.leader(None).await;
         fleet.converged().await;
+    }
+    if fencing {
+        fleet.record_names_the_leader().await;
     }
     assert_eq!(fleet.violated("by a stale API server"), [].into());
 }

@@ -33,54 +33,27 @@ use operator_runtime::{
     },
     telemetry::Metrics,
 };
+use operator_simulation::invariants::FENCING_HOLDER;
 use operator_testkit::cluster::{AuditEvent, Cluster, Options, eventually};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell, watch};
 
-use crate::support::controller::Controller;
+use crate::support::{
+    controller::Controller,
+    fencing::{ACCOUNT, NAMESPACE, POLICY, RECORD, apply_overlay, create_pod, install, is_fenced},
+};
 
 /// Not shared with other files: the policy applies to all namespaces.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(Options::default()));
 
 const DEADLINE: Duration = Duration::from_secs(30);
-const NAMESPACE: &str = "foo-system";
-const ACCOUNT: &str = "system:serviceaccount:foo-system:foo-controller";
 const LEASE: &str = "foo-controller";
-const RECORD: &str = "foo-controller-fencing";
-const HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
-const POLICY: &str = "ValidatingAdmissionPolicy 'foo-controller-fencing'";
 const UID: &str = "0b9b2f1c-7d6e-4c0a-9a3e-0d4c5b6a7f80";
 
 /// Name and UID of a pod.
 type Pod<'a> = (&'a str, &'a str);
 const A: Pod = ("pod-a", "uid-a");
 const B: Pod = ("pod-b", "uid-b");
-
-/// Installs `deploy/` with the component, with an overlay as a user would write it.
-pub async fn install(cluster: &Cluster) {
-    apply_overlay(cluster).await;
-    let crd = "crd/foos.samplecontroller.k8s.io";
-    let wait = ["wait", "--for=condition=Established", "--timeout=30s", crd];
-    cluster.kubectl(&wait).await.success();
-}
-
-async fn apply_overlay(cluster: &Cluster) {
-    let overlay = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = overlay.path().canonicalize().unwrap();
-    let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
-    let deploy = format!(
-        "{}{}",
-        "../".repeat(path.components().count() - 1),
-        deploy.strip_prefix("/").unwrap().display()
-    );
-    let kustomization = json!({
-        "resources": [deploy],
-        "components": [format!("{deploy}/components/fencing")],
-    });
-    std::fs::write(path.join("kustomization.yaml"), kustomization.to_string()).unwrap();
-    let overlay = path.to_str().unwrap();
-    cluster.kubectl(&["apply", "-k", overlay]).await.success();
-}
 
 /// Exclusive use of the cluster with the policy and its only record. In `default`, the Foo `f` controls the Deployment `owned`.
 /// `free` has no owner.
@@ -141,7 +114,7 @@ impl Bench {
     }
 
     async fn led_by(&self, holder: Option<&str>) {
-        let record = Patch::Merge(json!({"metadata": {"annotations": {HOLDER: holder}}}));
+        let record = Patch::Merge(json!({"metadata": {"annotations": {FENCING_HOLDER: holder}}}));
         let params = PatchParams::default();
         self.records.patch(RECORD, &params, &record).await.unwrap();
     }
@@ -283,10 +256,6 @@ async fn impersonated(headers: &[(&str, &str)]) -> Config {
             .push((name, HeaderValue::from_str(value).unwrap()));
     }
     config
-}
-
-fn is_fenced(refused: &Status) -> bool {
-    refused.code == 403 && refused.message.contains(POLICY)
 }
 
 #[tokio::test]
@@ -731,7 +700,7 @@ async fn hold(admin: &Client, holder: Option<&str>) {
         .patch(LEASE, &PatchParams::default(), &spec)
         .await
         .unwrap();
-    let record = Patch::Merge(json!({"metadata": {"annotations": {HOLDER: holder}}}));
+    let record = Patch::Merge(json!({"metadata": {"annotations": {FENCING_HOLDER: holder}}}));
     records
         .patch(RECORD, &PatchParams::default(), &record)
         .await
@@ -787,27 +756,6 @@ struct Replica {
     uid: String,
     token: String,
     home: tempfile::TempDir,
-}
-
-/// Creates a pod with this service account in the controller's namespace. No kubelet starts it. Returns its UID.
-pub async fn create_pod(cluster: &Cluster, name: &str, account: &str) -> String {
-    let pod = json!({
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {
-            "serviceAccountName": account,
-            "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [{
-                "name": "c",
-                "image": "i",
-                "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
-            }],
-        },
-    });
-    let create = ["create", "-f", "-", "-o=jsonpath={.metadata.uid}"];
-    let pod = pod.to_string();
-    cluster.kubectl_stdin(&create, &pod).await.success()
 }
 
 impl Replica {

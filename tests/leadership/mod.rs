@@ -1,6 +1,7 @@
 //! Leader election, and the guarantee that only the leader writes.
 
 mod election;
-pub mod fencing;
+mod fast_failover;
+mod fencing;
 mod replicas;
 mod takeover;

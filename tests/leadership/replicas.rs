@@ -24,6 +24,7 @@ use serde_json::Value;
 use tokio::{sync::watch, time::sleep};
 
 use crate::support::{
+    fencing::POLICY,
     fleet::{DEFAULT, FAST, Fleet, Load, Options, Program, USERS, Way, rounds, stands_by_again},
     foos::{delays, longest, subject},
 };
@@ -85,7 +86,28 @@ fn print_deeds(log: &[AuditEvent]) {
 /// All faults of a leader. The invariants hold, and every Foo converges.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_through_faults() {
-    let mut fleet = Fleet::start(Options::new(FAST, Way::Proxy)).await;
+    invariants_hold_through_faults(false).await;
+}
+
+/// The same with the times of components/fast-failover, the policy and the permissions of `deploy/`.
+#[tokio::test(flavor = "multi_thread")]
+async fn i1_to_i8_hold_through_faults_with_fencing() {
+    invariants_hold_through_faults(true).await;
+}
+
+async fn invariants_hold_through_faults(fencing: bool) {
+    let mut fleet = Fleet::start(Options {
+        fencing,
+        ..Options::new(FAST, Way::Proxy)
+    })
+    .await;
+    let rounds = |full, few| {
+        if fencing {
+            rounds(full, 1)
+        } else {
+            rounds(full, few)
+        }
+    };
     let load = Load::start(&fleet);
     let mut faults = BTreeMap::new();
     for _ in 0..rounds(20, 5) {
@@ -110,6 +132,9 @@ async fn i1_to_i8_hold_through_faults() {
     }
     let foos = load.stop().await;
     fleet.converged().await;
+    if fencing {
+        fleet.record_names_the_leader().await;
+    }
     let quiet = Timestamp::now();
     sleep(FAST.lease).await;
     let quiet = [(quiet, Timestamp::now())];
@@ -251,6 +276,10 @@ async fn a_replica_without_the_fence() {
     let metrics = Telemetry::start(&APP, &host, &config).unwrap().metrics();
     let mut kube = Config::infer().await.unwrap();
     kube.default_retry = false;
+    // Its proxy.
+    if let Some(master) = &config.master {
+        kube.cluster_url = master.clone();
+    }
     let client = Client::try_from(kube.clone()).unwrap();
     let server = Server::bind(&APP, &config.http).await.unwrap();
     let identity = Identity::of(&host).unwrap();
@@ -309,6 +338,48 @@ async fn without_the_fence_a_thawed_leader_is_found_to_write() {
         }
     }
     assert!(found.is_superset(&expected), "{found:?}");
+}
+
+/// Without the fence, and with server-side fencing, the API server rejects the writes of the thawed leader. It sends them, which is
+/// a violation of I2.
+/// [`without_the_fence_a_thawed_leader_is_found_to_write`] is the same without the policy.
+#[tokio::test(flavor = "multi_thread")]
+async fn h20_without_the_fence_the_api_server_rejects_a_thawed_leader() {
+    let mut fleet = Fleet::start(Options {
+        program: Program::Unfenced,
+        fencing: true,
+        ..Options::new(FAST, Way::Proxy)
+    })
+    .await;
+    let mut rejected = 0;
+    for _ in 0..ATTEMPTS {
+        // The new leader writes no status. So the old leader's view of the Foos is current, and its writes are not conflicts.
+        let leader = fleet.leader(None).await;
+        for (n, proxy) in fleet.proxies().enumerate() {
+            if n != leader {
+                proxy.on("update", "foos/status").lose();
+            }
+        }
+        // The new leader writes the record in this time.
+        let old = fleet.freeze_leader(FAST.renew).await;
+        fleet.proxies().for_each(Proxy::clear);
+        let found = fleet.violated("with server-side fencing only");
+        assert!(!found.contains("I1"), "{found:?}");
+        let user = fleet.replicas[old].user;
+        let log = fleet.cluster.audit();
+        let rejections = log.iter().filter(|event| {
+            let message = event.response_object["message"].as_str();
+            let is_fenced = event.code == 403 && message.is_some_and(|it| it.contains(POLICY));
+            is_fenced && event.user == user
+        });
+        rejected = rejections.count();
+        if rejected > 0 {
+            assert!(found.contains("I2"), "{found:?}");
+            break;
+        }
+    }
+    assert!(rejected > 0);
+    fleet.record_names_the_leader().await;
 }
 
 /// Delay of each Lease write, so that writes of several replicas overlap.

@@ -24,7 +24,7 @@ use tokio::{
     sync::{Mutex, MutexGuard},
 };
 
-use crate::leadership::fencing;
+use crate::support::fencing;
 
 /// Not shared with other files: the installed objects apply to all namespaces.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {

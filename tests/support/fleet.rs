@@ -10,13 +10,13 @@ use std::{
 };
 
 use foo_controller::api::Foo;
-use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease};
+use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{
     Api, Client, Config, ResourceExt as _,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use operator_simulation::invariants::{self, Election};
+use operator_simulation::invariants::{self, Election, FENCING_HOLDER};
 use operator_testkit::{
     cluster::{Cluster, eventually},
     proxy::{At, Proxy},
@@ -37,6 +37,7 @@ use tokio::{
 
 use crate::support::{
     controller::Controller,
+    fencing,
     foos::{audited_alone, create, foo, names},
 };
 
@@ -101,7 +102,9 @@ pub struct Replica {
 pub struct Fleet {
     pub cluster: Cluster,
     pub client: Client,
+    /// Namespace of the Foos.
     pub namespace: String,
+    lease_namespace: String,
     options: Options,
     pub replicas: Vec<Replica>,
     /// Number of bursts so far.
@@ -147,6 +150,9 @@ pub struct Options {
     pub pace: Pace,
     pub way: Way,
     pub clock: Clock,
+    /// Whether `deploy/` is installed with server-side fencing. Each replica then acts as a pod of the controller, which only its
+    /// proxy can do. So this requires another [`Way`] than `Direct`.
+    pub fencing: bool,
 }
 
 impl Options {
@@ -156,6 +162,7 @@ impl Options {
             pace,
             way,
             clock: Clock::True,
+            fencing: false,
         }
     }
 }
@@ -166,7 +173,14 @@ impl Fleet {
         let cluster = audited_alone().await;
         let mut client = cluster.client().await;
         let namespace = cluster.namespace("replicas").await;
-        cluster.release_lease(&namespace, LEASE).await;
+        let lease_namespace = if options.fencing {
+            assert_ne!(options.way, Way::Direct, "fencing requires a proxy");
+            fencing::install(&cluster).await;
+            fencing::NAMESPACE.to_owned()
+        } else {
+            namespace.clone()
+        };
+        cluster.release_lease(&lease_namespace, LEASE).await;
         let mut servers = Vec::new();
         if options.way != Way::Direct {
             servers.push(cluster.kube_config().await);
@@ -193,7 +207,8 @@ impl Fleet {
                 }
             };
             let way = (proxy.as_ref(), clock.as_ref());
-            let process = spawn(&options, &cluster, &namespace, (user, 0), way);
+            let namespaces = [&*namespace, &lease_namespace];
+            let process = spawn(&options, &cluster, namespaces, (user, 0), way);
             replicas.push(Replica {
                 user,
                 pod: 0,
@@ -206,6 +221,7 @@ impl Fleet {
             cluster,
             client,
             namespace,
+            lease_namespace,
             options,
             replicas,
             bursts: 0,
@@ -235,7 +251,8 @@ impl Fleet {
         *pod += usize::from(!same);
         let way = (proxy.as_ref(), clock.as_ref());
         let id = (*user, *pod);
-        *process = spawn(&self.options, &self.cluster, &self.namespace, id, way);
+        let namespaces = [&*self.namespace, &self.lease_namespace];
+        *process = spawn(&self.options, &self.cluster, namespaces, id, way);
     }
 
     /// Waits until a replica other than `old` holds the Lease.
@@ -413,7 +430,33 @@ impl Fleet {
     }
 
     pub fn leases(&self) -> Api<Lease> {
-        Api::namespaced(self.client.clone(), &self.namespace)
+        Api::namespaced(self.client.clone(), &self.lease_namespace)
+    }
+
+    /// Checks that the Lease and the fencing record name the same replica.
+    pub async fn record_names_the_leader(&self) {
+        let records: Api<ServiceAccount> = Api::namespaced(self.client.clone(), fencing::NAMESPACE);
+        eventually(DEADLINE, "the record names the leader", async || {
+            let lease = self
+                .leases()
+                .get(LEASE)
+                .await
+                .map_err(|error| error.to_string())?;
+            let record = records
+                .get(fencing::RECORD)
+                .await
+                .map_err(|error| error.to_string())?;
+            let holder = lease.spec.unwrap().holder_identity;
+            let recorded = record.annotations().get(FENCING_HOLDER).cloned();
+            if holder == recorded {
+                Ok(())
+            } else {
+                Err(format!(
+                    "{holder:?} holds the Lease, and the record names {recorded:?}"
+                ))
+            }
+        })
+        .await;
     }
 
     pub fn election(&self) -> Election {
@@ -438,10 +481,18 @@ async fn config(kubeconfig: &Path) -> Config {
 fn spawn(
     options: &Options,
     cluster: &Cluster,
-    namespace: &str,
+    [namespace, lease_namespace]: [&str; 2],
     (user, pod): (&str, usize),
     (proxy, clock): (Option<&Proxy>, Option<&NamedTempFile>),
 ) -> Controller {
+    if options.fencing {
+        // As with a token that is bound to the pod.
+        let extra = [
+            ("authentication.kubernetes.io/pod-name", user),
+            ("authentication.kubernetes.io/pod-uid", &pod.to_string()),
+        ];
+        proxy.unwrap().impersonate(fencing::ACCOUNT, &extra);
+    }
     let pace = options.pace;
     let time = |key: &str, duration: Duration| {
         let key = format!("FOO_CONTROLLER__LEADER_ELECTION__{key}");
@@ -452,7 +503,7 @@ fn spawn(
             .env("KUBECONFIG", cluster.kubeconfig_of(user))
             .env("POD_NAME", user)
             .env("POD_UID", pod.to_string())
-            .env("POD_NAMESPACE", namespace)
+            .env("POD_NAMESPACE", lease_namespace)
             .env("FOO_CONTROLLER__NAMESPACES", namespace)
             .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "true")
             .envs([
@@ -479,7 +530,7 @@ fn spawn(
             Controller::spawn_program(this, |command| {
                 setup(command);
                 let key = "FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE";
-                command.env(key, namespace);
+                command.env(key, lease_namespace);
                 let only = [
                     "--exact",
                     "leadership::replicas::a_replica_without_the_fence",

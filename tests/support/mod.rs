@@ -3,6 +3,7 @@
 mod checker;
 pub mod controller;
 mod differential;
+pub mod fencing;
 pub mod fleet;
 pub mod foos;
 mod harness;

@@ -20,7 +20,7 @@ use std::{
 
 use futures::{StreamExt, stream};
 use http::{
-    HeaderValue, Method, Request, Response, StatusCode, Uri,
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri,
     header::{CONNECTION, CONTENT_LENGTH, HOST, TRANSFER_ENCODING},
 };
 use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
@@ -57,6 +57,8 @@ struct Line {
     /// A change ends all open connections; `true` resets them.
     disconnected: watch::Sender<bool>,
     requests: Mutex<Vec<String>>,
+    /// Headers of [`Proxy::impersonate`].
+    impersonation: Mutex<HeaderMap>,
 }
 
 type Reply = Response<UnsyncBoxBody<Bytes, io::Error>>;
@@ -278,6 +280,7 @@ impl Proxy {
             stalled: watch::Sender::new(false),
             disconnected: watch::Sender::new(false),
             requests: Mutex::default(),
+            impersonation: Mutex::default(),
         });
         let task = tokio::spawn(listen(listener, line.clone()));
         Self {
@@ -338,6 +341,19 @@ impl Proxy {
     /// Ends [`Self::stall`].
     pub fn resume(&self) {
         self.line.stalled.send_replace(false);
+    }
+
+    /// Sends further requests as this user, with these extra fields. The user of the client must be allowed to impersonate. The
+    /// audit log still names the user of the client.
+    pub fn impersonate(&self, user: &str, extra: &[(&str, &str)]) {
+        let name = |key: &str| format!("impersonate-extra-{}", key.replace('/', "%2f"));
+        let extra = extra.iter().map(|(key, value)| (name(key), *value));
+        let all = extra.chain([("impersonate-user".to_owned(), user)]);
+        let headers = all.map(|(name, value)| {
+            let name: HeaderName = name.parse().unwrap();
+            (name, HeaderValue::from_str(value).unwrap())
+        });
+        *self.line.impersonation.lock().unwrap() = headers.collect();
     }
 
     /// Returns the requests since the last call, as `METHOD path?query`.
@@ -425,6 +441,7 @@ impl Line {
         let headers = request.headers_mut();
         headers.remove(HOST);
         headers.remove(CONTENT_LENGTH);
+        headers.extend(self.impersonation.lock().unwrap().clone());
         let reply = server.send(request.map(Body::from)).await;
         let reply = reply.map_err(io::Error::other)?;
         if let Some((at, mut hold)) = stopped {
