@@ -91,12 +91,12 @@ nix-check: ## build and check everything in flake.nix
 	tests/nix/check.sh
 
 # `--quick` only shows that it works: a release build of the controller takes minutes.
-bench: ## compare with controller-runtime: 25 minutes (ARGS=--quick: 2 minutes, ARGS=--secrets: memory with many Secrets, ARGS=--isolation: of several kinds)
+bench: ## compare with controller-runtime: 25 minutes (ARGS=--quick: 2 minutes, ARGS=--secrets: memory with many Secrets, ARGS=--isolation: of several kinds, ARGS=--failover: after a killed leader)
 	tests/require.sh
 	crates/testkit/src/cluster/build.sh
 	crates/testkit/src/collector/build.sh
 	$(BUILD) --example several_kinds --profile bench --bin foo-controller --bin xtask
-	$(if $(filter --quick --secrets --isolation,$(ARGS)),,cargo build --locked --release)
+	$(if $(filter --quick --secrets --isolation --failover,$(ARGS)),,cargo build --locked --release)
 	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .
 	$(TARGET)/release/xtask bench $(ARGS)
 

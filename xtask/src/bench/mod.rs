@@ -10,6 +10,7 @@
 mod bare;
 mod chart;
 mod conditions;
+mod failover;
 mod isolation;
 mod load;
 mod meter;
@@ -94,6 +95,12 @@ pub async fn run(arguments: &[String]) -> ExitCode {
                 .action(ArgAction::SetTrue)
                 .help("Only the isolation of the controllers of one program"),
         )
+        .arg(
+            Arg::new("failover")
+                .long("failover")
+                .action(ArgAction::SetTrue)
+                .help("Only the failover after a leader was killed, with the default Lease and with components/fast-failover"),
+        )
         .no_binary_name(true)
         .get_matches_from(arguments);
     if flags.get_flag("secrets") {
@@ -105,6 +112,14 @@ pub async fn run(arguments: &[String]) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let quick = flags.get_flag("quick");
+    if flags.get_flag("failover") {
+        return failover::run(if quick {
+            &failover::QUICK
+        } else {
+            &failover::FULL
+        })
+        .await;
+    }
     let mut scale = if quick { QUICK } else { FULL };
     let pairs = flags
         .get_one::<u8>("pairs")
