@@ -23,7 +23,8 @@ cargo package --quiet --locked --offline --no-verify --allow-dirty --package ope
 # The paths of the dependants do not change, so that cargo keeps their builds.
 dependants=$CARGO_TARGET_DIR/dependants
 rm -rf "$dependants" && mkdir -p "$dependants"/{first,elected}/src
-tar xzf "$CARGO_TARGET_DIR/package/operator-runtime-0.1.0.crate" -C "$dependants"
+# With the current time: cargo compares timestamps, and those in a package never change.
+tar xzmf "$CARGO_TARGET_DIR/package/operator-runtime-0.1.0.crate" -C "$dependants"
 packaged=operator-runtime-0.1.0
 for file in LICENSE README.md; do [ -s "$dependants/$packaged/$file" ] || fail "the package contains no $file"; done
 
