@@ -95,7 +95,7 @@ port=''
 until [ -n "$port" ]; do
   kill -0 "$collector" 2>/dev/null || { cat "$telemetry/log" >&2; exit 1; }
   sleep 0.1
-  port=$(sed -nE 's/.*"endpoint": "127\.0\.0\.1:([0-9]+)".*/\1/p' "$telemetry/log")
+  port=$(sed -nE '/Starting GRPC server/s/.*"endpoint": "127\.0\.0\.1:([0-9]+)".*/\1/p' "$telemetry/log")
 done
 echo "it receives OTLP at http://127.0.0.1:$port"
 

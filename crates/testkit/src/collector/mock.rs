@@ -15,7 +15,7 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::{
     body::{Body, Bytes, Frame, Incoming},
-    server::conn::http2,
+    server::conn::{http1, http2},
     service::service_fn,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -35,19 +35,19 @@ pub enum Behaviour {
     BlackHole,
     /// Accepts connections and sends nothing.
     Silent,
-    /// Responds with bytes that are not HTTP/2.
+    /// Responds with bytes that are not HTTP.
     Garbage,
     /// Responds with a proxy's error page: 502 and HTML.
     Page,
-    /// Responds like a collector after this delay, with this gRPC status (0 OK, 14 unavailable, 16 unauthenticated). An error
-    /// has the message [`WORDS`].
+    /// Responds like a collector after this delay, with this gRPC status (0 OK, 14 unavailable, 16 unauthenticated), or the
+    /// status of OTLP/HTTP for it. An error has the message [`WORDS`].
     Answer(Duration, u8),
 }
 
 /// Error message of a mock that rejects an export.
 pub const WORDS: &str = "the mock wants nothing";
 
-/// Mock on a loopback port. It runs on the runtime of its test and stops on drop.
+/// Mock of a collector for both protocols, on a loopback port. It runs on the runtime of its test and stops on drop.
 pub struct Mock {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<HeaderMap>>>,
@@ -84,7 +84,7 @@ impl Mock {
         format!("http://{}", self.address)
     }
 
-    /// Returns the headers of all requests so far. Empty if the behaviour is not an HTTP/2 response.
+    /// Returns the headers of all requests so far. Empty if the behaviour is not a response.
     pub fn requests(&self) -> Vec<HeaderMap> {
         self.requests.lock().unwrap().clone()
     }
@@ -122,9 +122,24 @@ async fn serve(mut stream: TcpStream, behaviour: Behaviour, requests: Arc<Mutex<
                 requests.lock().unwrap().push(request.headers().clone());
                 answer(behaviour, request)
             });
-            let _ = http2::Builder::new(TokioExecutor::new())
-                .serve_connection(TokioIo::new(stream), service)
-                .await;
+            // HTTP/2 starts with `PRI`, and an export by HTTP/1.1 with `POST`.
+            let mut first = [0; 2];
+            while stream
+                .peek(&mut first)
+                .await
+                .is_ok_and(|peeked| peeked == 1)
+            {
+                tokio::task::yield_now().await;
+            }
+            let stream = TokioIo::new(stream);
+            if &first == b"PR" {
+                let server = http2::Builder::new(TokioExecutor::new());
+                let _ = server.serve_connection(stream, service).await;
+            } else {
+                let _ = http1::Builder::new()
+                    .serve_connection(stream, service)
+                    .await;
+            }
         }
     }
 }
@@ -133,25 +148,45 @@ async fn answer(
     behaviour: Behaviour,
     request: Request<Incoming>,
 ) -> Result<Response<impl Body<Data = Bytes, Error = Infallible>>, Infallible> {
+    let is_http = request.version() == http::Version::HTTP_11;
     // The client may have cancelled its request.
     let _ = request.into_body().collect().await;
-    let (status, content, frames) = if let Behaviour::Answer(after, code) = behaviour {
-        sleep(after).await;
-        let name = http::HeaderName::from_static("grpc-status");
-        let mut status = HeaderMap::from_iter([(name, u16::from(code).into())]);
-        if code != 0 {
-            let words = http::HeaderValue::from_static(WORDS);
-            status.insert("grpc-message", words);
-        }
-        let status = Frame::trailers(status);
-        // An empty message: not compressed, of length 0.
-        let empty = (code == 0).then(|| Frame::data(Bytes::from_static(&[0; 5])));
-        let frames = empty.into_iter().chain([status]).collect();
-        (200, "application/grpc", frames)
-    } else {
-        let page = Bytes::from_static(b"<html><h1>502 Bad Gateway</h1></html>");
-        (502, "text/html", vec![Frame::data(page)])
-    };
+    let (status, content, frames) =
+        if let (true, Behaviour::Answer(after, code)) = (is_http, behaviour) {
+            sleep(after).await;
+            // `google.rpc.Status` with the message alone, or an empty response.
+            let words = [
+                &[0x12, u8::try_from(WORDS.len()).unwrap()],
+                WORDS.as_bytes(),
+            ]
+            .concat();
+            let (status, body) = match code {
+                0 => (200, Vec::new()),
+                14 => (503, words),
+                _ => (401, words),
+            };
+            (
+                status,
+                "application/x-protobuf",
+                vec![Frame::data(body.into())],
+            )
+        } else if let Behaviour::Answer(after, code) = behaviour {
+            sleep(after).await;
+            let name = http::HeaderName::from_static("grpc-status");
+            let mut status = HeaderMap::from_iter([(name, u16::from(code).into())]);
+            if code != 0 {
+                let words = http::HeaderValue::from_static(WORDS);
+                status.insert("grpc-message", words);
+            }
+            let status = Frame::trailers(status);
+            // An empty message: not compressed, of length 0.
+            let empty = (code == 0).then(|| Frame::data(Bytes::from_static(&[0; 5])));
+            let frames = empty.into_iter().chain([status]).collect();
+            (200, "application/grpc", frames)
+        } else {
+            let page = Bytes::from_static(b"<html><h1>502 Bad Gateway</h1></html>");
+            (502, "text/html", vec![Frame::data(page)])
+        };
     let body = StreamBody::new(stream::iter(frames.into_iter().map(Ok)));
     let response = Response::builder().status(status);
     Ok(response.header("content-type", content).body(body).unwrap())

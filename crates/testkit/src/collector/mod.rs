@@ -35,6 +35,26 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// Default listen address.
 const LOOPBACK: &str = "127.0.0.1";
 
+/// OTLP protocol.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Protocol {
+    Grpc,
+    Http,
+}
+
+impl Protocol {
+    pub const ALL: [Self; 2] = [Self::Grpc, Self::Http];
+
+    /// Returns the value of `OTEL_EXPORTER_OTLP_PROTOCOL`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Grpc => "grpc",
+            Self::Http => "http/protobuf",
+        }
+    }
+}
+
 /// Parties that need a certificate.
 #[derive(Clone, Copy, PartialEq)]
 enum Tls {
@@ -51,8 +71,8 @@ pub struct Collector {
     tls: Tls,
     /// Additional configuration file that overrides the default one.
     more: Option<PathBuf>,
-    /// Port; 0 until the first start has chosen a free one.
-    port: u16,
+    /// Ports for gRPC and HTTP; 0 until the first start has chosen free ones.
+    ports: [u16; 2],
     /// Number of starts. Each run has its own directory, named by its number.
     runs: u32,
     child: Option<Child>,
@@ -95,7 +115,7 @@ impl Collector {
             host,
             tls,
             more,
-            port: 0,
+            ports: [0; 2],
             runs: 0,
             child: None,
         };
@@ -103,18 +123,23 @@ impl Collector {
         collector
     }
 
-    /// Restarts it on the same port after [`Self::stop`] or [`Self::kill`]. Received telemetry is kept.
+    /// Restarts it on the same ports after [`Self::stop`] or [`Self::kill`]. Received telemetry is kept.
     pub async fn restart(&mut self) {
         assert!(self.child.is_none(), "it runs already");
         self.runs += 1;
         fs::create_dir(self.run(self.runs)).unwrap();
         self.child = Some(self.command().spawn().unwrap());
-        self.port = eventually(DEADLINE, "the collector listens", async || {
+        self.ports = eventually(DEADLINE, "the collector listens", async || {
             let log = self.log();
-            let address = log.split_once(&format!("\"endpoint\": \"{}:", self.host));
+            let port = |server: &str| -> Option<u16> {
+                let line = log.lines().find(|line| line.contains(server))?;
+                let (_, rest) = line.split_once(&format!("\"endpoint\": \"{}:", self.host))?;
+                rest.split_once('"')?.0.parse().ok()
+            };
+            let ports = (port("Starting GRPC server"), port("Starting HTTP server"));
             let ready = log.contains("Everything is ready");
-            match address.and_then(|(_, rest)| rest.split_once('"')) {
-                Some((port, _)) if ready => Ok(port.parse().unwrap()),
+            match ports {
+                (Some(grpc), Some(http)) if ready => Ok([grpc, http]),
                 _ => Err(log),
             }
         })
@@ -129,7 +154,8 @@ impl Collector {
             .arg("--config")
             .arg(here.join("collector.yaml"))
             .env("COLLECTOR_HOST", self.host)
-            .env("COLLECTOR_PORT", self.port.to_string())
+            .env("COLLECTOR_PORT", self.ports[0].to_string())
+            .env("COLLECTOR_HTTP_PORT", self.ports[1].to_string())
             .env("COLLECTOR_FOLDER", &run)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -153,14 +179,24 @@ impl Collector {
         command
     }
 
-    /// Returns its address, `http://HOST:PORT`, or `https://HOST:PORT` with TLS.
+    /// Returns its address for gRPC, `http://HOST:PORT`, or `https://HOST:PORT` with TLS.
     pub fn endpoint(&self) -> String {
+        self.endpoint_of(Protocol::Grpc)
+    }
+
+    /// Returns its address for this protocol.
+    pub fn endpoint_of(&self, protocol: Protocol) -> String {
         let scheme = if self.tls == Tls::Nobody {
             "http"
         } else {
             "https"
         };
-        format!("{scheme}://{}:{}", self.host, self.port)
+        let [grpc, http] = self.ports;
+        let port = match protocol {
+            Protocol::Grpc => grpc,
+            Protocol::Http => http,
+        };
+        format!("{scheme}://{}:{port}", self.host)
     }
 
     /// Returns the CA certificate file, in PEM.
