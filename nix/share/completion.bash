@@ -89,7 +89,7 @@ _foo__controller() {
 
     case "${cmd}" in
         foo__controller)
-            opts="-h -V --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help --version run crd rbac fencing-policy reload config doctor plan convert migrate help"
+            opts="-h -V --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --otlp-protocol --help --version run crd rbac fencing-policy reload config doctor plan convert migrate help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -211,6 +211,10 @@ _foo__controller() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --otlp-protocol)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -219,7 +223,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__config)
-            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --otlp-protocol --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -341,6 +345,10 @@ _foo__controller() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --otlp-protocol)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -349,7 +357,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__convert)
-            opts="-h --cert-dir --listen --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --cert-dir --listen --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --otlp-protocol --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -479,6 +487,10 @@ _foo__controller() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --otlp-protocol)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -487,7 +499,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__crd)
-            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --otlp-protocol --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -609,6 +621,10 @@ _foo__controller() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --otlp-protocol)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -617,7 +633,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__doctor)
-            opts="-h --object --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --object --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --otlp-protocol --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -743,6 +759,10 @@ _foo__controller() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --otlp-protocol)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -751,7 +771,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__fencing__subcmd__policy)
-            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --otlp-protocol --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -870,6 +890,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --otlp-endpoint)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --otlp-protocol)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1049,7 +1073,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__migrate)
-            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --otlp-protocol --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1171,6 +1195,10 @@ _foo__controller() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --otlp-protocol)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1179,7 +1207,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__plan)
-            opts="-o -h --output --check --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-o -h --output --check --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --otlp-protocol --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1309,6 +1337,10 @@ _foo__controller() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --otlp-protocol)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -1317,7 +1349,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__rbac)
-            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --otlp-protocol --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1436,6 +1468,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --otlp-endpoint)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --otlp-protocol)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1447,7 +1483,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__reload)
-            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --otlp-protocol --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1566,6 +1602,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --otlp-endpoint)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --otlp-protocol)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -1577,7 +1617,7 @@ _foo__controller() {
             return 0
             ;;
         foo__controller__subcmd__run)
-            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --help"
+            opts="-h --config --image --max-rollouts --resync --workers --namespace --installation --shutdown-timeout --kubeconfig --master --backoff-initial --backoff-max --backoff-qps --backoff-burst --leader-election --lease-name --lease-namespace --fencing-record --lease-duration --lease-renew-deadline --lease-retry-period --http-addr --http-metrics-auth --http-metrics-addr --http-metrics-cert-dir --http-debug-state --log-level --log-format --otlp-endpoint --otlp-protocol --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -1696,6 +1736,10 @@ _foo__controller() {
                     return 0
                     ;;
                 --otlp-endpoint)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --otlp-protocol)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -43,7 +43,8 @@ _foo-controller() {
 '--http-debug-state=[Serve the replica'\''s internal state as JSON at /debug/state, on the address of /metrics; with http.metrics_auth, to clients that may get this path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[Log level\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[Log format; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
-'--otlp-endpoint=[OTLP/gRPC endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-endpoint=[OTLP endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-protocol=[OTLP protocol; if empty, OTEL_EXPORTER_OTLP_PROTOCOL, else grpc\: grpc or http/protobuf \[key\: telemetry.protocol\] \[default\: none\]]:PROTOCOL:_default' \
 '-h[Print help]' \
 '--help[Print help]' \
 '-V[Print version]' \
@@ -87,7 +88,8 @@ _arguments "${_arguments_options[@]}" : \
 '--http-debug-state=[Serve the replica'\''s internal state as JSON at /debug/state, on the address of /metrics; with http.metrics_auth, to clients that may get this path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[Log level\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[Log format; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
-'--otlp-endpoint=[OTLP/gRPC endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-endpoint=[OTLP endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-protocol=[OTLP protocol; if empty, OTEL_EXPORTER_OTLP_PROTOCOL, else grpc\: grpc or http/protobuf \[key\: telemetry.protocol\] \[default\: none\]]:PROTOCOL:_default' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
@@ -122,7 +124,8 @@ _arguments "${_arguments_options[@]}" : \
 '--http-debug-state=[Serve the replica'\''s internal state as JSON at /debug/state, on the address of /metrics; with http.metrics_auth, to clients that may get this path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[Log level\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[Log format; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
-'--otlp-endpoint=[OTLP/gRPC endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-endpoint=[OTLP endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-protocol=[OTLP protocol; if empty, OTEL_EXPORTER_OTLP_PROTOCOL, else grpc\: grpc or http/protobuf \[key\: telemetry.protocol\] \[default\: none\]]:PROTOCOL:_default' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
@@ -157,7 +160,8 @@ _arguments "${_arguments_options[@]}" : \
 '--http-debug-state=[Serve the replica'\''s internal state as JSON at /debug/state, on the address of /metrics; with http.metrics_auth, to clients that may get this path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[Log level\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[Log format; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
-'--otlp-endpoint=[OTLP/gRPC endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-endpoint=[OTLP endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-protocol=[OTLP protocol; if empty, OTEL_EXPORTER_OTLP_PROTOCOL, else grpc\: grpc or http/protobuf \[key\: telemetry.protocol\] \[default\: none\]]:PROTOCOL:_default' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
@@ -192,7 +196,8 @@ _arguments "${_arguments_options[@]}" : \
 '--http-debug-state=[Serve the replica'\''s internal state as JSON at /debug/state, on the address of /metrics; with http.metrics_auth, to clients that may get this path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[Log level\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[Log format; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
-'--otlp-endpoint=[OTLP/gRPC endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-endpoint=[OTLP endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-protocol=[OTLP protocol; if empty, OTEL_EXPORTER_OTLP_PROTOCOL, else grpc\: grpc or http/protobuf \[key\: telemetry.protocol\] \[default\: none\]]:PROTOCOL:_default' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
@@ -227,7 +232,8 @@ _arguments "${_arguments_options[@]}" : \
 '--http-debug-state=[Serve the replica'\''s internal state as JSON at /debug/state, on the address of /metrics; with http.metrics_auth, to clients that may get this path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[Log level\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[Log format; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
-'--otlp-endpoint=[OTLP/gRPC endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-endpoint=[OTLP endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-protocol=[OTLP protocol; if empty, OTEL_EXPORTER_OTLP_PROTOCOL, else grpc\: grpc or http/protobuf \[key\: telemetry.protocol\] \[default\: none\]]:PROTOCOL:_default' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
@@ -262,7 +268,8 @@ _arguments "${_arguments_options[@]}" : \
 '--http-debug-state=[Serve the replica'\''s internal state as JSON at /debug/state, on the address of /metrics; with http.metrics_auth, to clients that may get this path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[Log level\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[Log format; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
-'--otlp-endpoint=[OTLP/gRPC endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-endpoint=[OTLP endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-protocol=[OTLP protocol; if empty, OTEL_EXPORTER_OTLP_PROTOCOL, else grpc\: grpc or http/protobuf \[key\: telemetry.protocol\] \[default\: none\]]:PROTOCOL:_default' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
@@ -298,7 +305,8 @@ _arguments "${_arguments_options[@]}" : \
 '--http-debug-state=[Serve the replica'\''s internal state as JSON at /debug/state, on the address of /metrics; with http.metrics_auth, to clients that may get this path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[Log level\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[Log format; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
-'--otlp-endpoint=[OTLP/gRPC endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-endpoint=[OTLP endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-protocol=[OTLP protocol; if empty, OTEL_EXPORTER_OTLP_PROTOCOL, else grpc\: grpc or http/protobuf \[key\: telemetry.protocol\] \[default\: none\]]:PROTOCOL:_default' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
@@ -335,7 +343,8 @@ _arguments "${_arguments_options[@]}" : \
 '--http-debug-state=[Serve the replica'\''s internal state as JSON at /debug/state, on the address of /metrics; with http.metrics_auth, to clients that may get this path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[Log level\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[Log format; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
-'--otlp-endpoint=[OTLP/gRPC endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-endpoint=[OTLP endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-protocol=[OTLP protocol; if empty, OTEL_EXPORTER_OTLP_PROTOCOL, else grpc\: grpc or http/protobuf \[key\: telemetry.protocol\] \[default\: none\]]:PROTOCOL:_default' \
 '--check[Exit with 1 if a request is needed]' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -373,7 +382,8 @@ _arguments "${_arguments_options[@]}" : \
 '--http-debug-state=[Serve the replica'\''s internal state as JSON at /debug/state, on the address of /metrics; with http.metrics_auth, to clients that may get this path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[Log level\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[Log format; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
-'--otlp-endpoint=[OTLP/gRPC endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-endpoint=[OTLP endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-protocol=[OTLP protocol; if empty, OTEL_EXPORTER_OTLP_PROTOCOL, else grpc\: grpc or http/protobuf \[key\: telemetry.protocol\] \[default\: none\]]:PROTOCOL:_default' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0
@@ -408,7 +418,8 @@ _arguments "${_arguments_options[@]}" : \
 '--http-debug-state=[Serve the replica'\''s internal state as JSON at /debug/state, on the address of /metrics; with http.metrics_auth, to clients that may get this path\: true or false \[key\: http.debug_state\] \[default\: false\]]::BOOL:_default' \
 '--log-level=[Log level\: a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug \[key\: log.level\] \[default\: info\]]:LEVEL:_default' \
 '--log-format=[Log format; auto is text on a terminal and json elsewhere\: auto, text or json \[key\: log.format\] \[default\: auto\]]:FORMAT:_default' \
-'--otlp-endpoint=[OTLP/gRPC endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-endpoint=[OTLP endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export\: an http\:// or https\:// URL with a host, optionally a port and a path, and no credentials or query \[key\: telemetry.endpoint\] \[default\: none\]]:URL:_default' \
+'--otlp-protocol=[OTLP protocol; if empty, OTEL_EXPORTER_OTLP_PROTOCOL, else grpc\: grpc or http/protobuf \[key\: telemetry.protocol\] \[default\: none\]]:PROTOCOL:_default' \
 '-h[Print help]' \
 '--help[Print help]' \
 && ret=0

@@ -114,6 +114,7 @@ const BAD: &[Bad] = &[
     Flag("--master=https://admin:secret@host", "master = (hidden) (flag --master): must be an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query"),
     Flag("--master=https://host/?token=secret", "master = (hidden) (flag --master): must be an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query"),
     Flag("--otlp-endpoint=collector:4317", r#"telemetry.endpoint = "collector:4317" (flag --otlp-endpoint): must be an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query"#),
+    Flag("--otlp-protocol=http/json", r#"telemetry.protocol = "http/json" (flag --otlp-protocol): must be grpc or http/protobuf"#),
     Flag("--otlp-endpoint=http://me:secret@host", "telemetry.endpoint = (hidden) (flag --otlp-endpoint): must be an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query"),
     Flag("--log-level=loud", r#"log.level = "loud" (flag --log-level): must be a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"#),
     Flag("--log-level=info,kube=loud", r#"log.level = "info,kube=loud" (flag --log-level): must be a level (off, error, warn, info, debug, trace) or directives such as info,kube=debug"#),
@@ -369,6 +370,10 @@ fn printed_configuration_can_be_read_back() {
         (
             "--otlp-endpoint=http://collector:4317",
             "endpoint = \"http://collector:4317\"",
+        ),
+        (
+            "--otlp-protocol=http/protobuf",
+            "protocol = \"http/protobuf\"",
         ),
     ];
     let first = config(program().args(flags.iter().map(|(flag, _)| flag)));

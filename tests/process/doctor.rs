@@ -669,6 +669,13 @@ async fn a_collector_that_is_down_is_reported() {
         up.endpoint()
     );
     said.is_but_for(0, &[&connected]);
+    let endpoint = format!("--otlp-endpoint={}", up.endpoint());
+    let flags = [&endpoint, "--otlp-protocol=http/protobuf"];
+    let said = doctor(CLUSTER.kubeconfig(), &flags).await;
+    let connected = ["traces", "logs", "metrics"]
+        .map(|signal| format!("{signal}: connected to {}/v1/{signal}", up.endpoint()))
+        .join("; ");
+    said.is_but_for(0, &[&format!("ok collector: {connected}")]);
     assert!(up.requests().is_empty(), "{:?}", up.requests());
 
     let then = "; exported data is lost until then, and reconciling continues: check telemetry.endpoint and the collector";

@@ -7,7 +7,9 @@ use std::{
 
 use operator_testkit::{
     cluster::{Cluster, eventually},
-    collector::{Balancer, Behaviour, Collector, Kind, Mock, Received, Span, Trace, WORDS, page},
+    collector::{
+        Balancer, Behaviour, Collector, Kind, Mock, Protocol, Received, Span, Trace, WORDS, page,
+    },
     proxy::{Answer, Proxy},
 };
 use rustix::process::Signal;
@@ -35,6 +37,13 @@ fn controller(
             .args(["--namespace", namespace, "--resync=1h"]);
         with(command);
     })
+}
+
+const PROTOCOL: &str = "OTEL_EXPORTER_OTLP_PROTOCOL";
+
+/// Runs a test over both protocols at once.
+async fn over_both(test: impl AsyncFn(Protocol)) {
+    futures::future::join_all(Protocol::ALL.map(|protocol| test(protocol))).await;
 }
 
 async fn apply(namespace: &str, foo: &Value) {
@@ -364,50 +373,63 @@ async fn an_election_is_traced() {
 /// Uses TLS with a private authority. Proxy variables of the environment are ignored.
 #[tokio::test]
 async fn telemetry_is_exported_over_tls() {
-    let (cluster, collector) = tokio::join!(with_pods(), Collector::start_tls());
-    let namespace = cluster.namespace("tls").await;
-    let _controller = controller(cluster, &namespace, &collector.endpoint(), |command| {
-        let proxies = ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"];
-        let proxies = proxies.map(|name| [name.to_owned(), name.to_lowercase()]);
-        let nowhere = proxies.as_flattened().iter();
-        command.envs(nowhere.map(|name| (name, "http://127.0.0.1:1")));
-        command.env("OTEL_EXPORTER_OTLP_CERTIFICATE", collector.ca());
-        command.env("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip");
-    });
-    let all = |received: &Received| {
-        let arrived = !received.spans.is_empty() && !received.logs.is_empty();
-        (arrived && !received.metrics.is_empty()).then_some(())
-    };
-    collector.wait_for("traces, logs and metrics", all).await;
-    let untrusted = controller(cluster, &namespace, &collector.endpoint(), |_| {});
-    let line = untrusted.wait_for_log("cannot export").await;
-    assert!(line.contains("not issued by a configured"), "{line}");
+    over_both(async |protocol| {
+        let (cluster, collector) = tokio::join!(with_pods(), Collector::start_tls());
+        let endpoint = collector.endpoint_of(protocol);
+        let namespace = cluster.namespace("tls").await;
+        let _controller = controller(cluster, &namespace, &endpoint, |command| {
+            command.env(PROTOCOL, protocol.name());
+            let proxies = ["HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"];
+            let proxies = proxies.map(|name| [name.to_owned(), name.to_lowercase()]);
+            let nowhere = proxies.as_flattened().iter();
+            command.envs(nowhere.map(|name| (name, "http://127.0.0.1:1")));
+            command.env("OTEL_EXPORTER_OTLP_CERTIFICATE", collector.ca());
+            command.env("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip");
+        });
+        let all = |received: &Received| {
+            let arrived = !received.spans.is_empty() && !received.logs.is_empty();
+            (arrived && !received.metrics.is_empty()).then_some(())
+        };
+        collector.wait_for("traces, logs and metrics", all).await;
+        let untrusted = controller(cluster, &namespace, &endpoint, |command| {
+            command.env(PROTOCOL, protocol.name());
+        });
+        let line = untrusted.wait_for_log("cannot export").await;
+        assert!(line.contains("not issued by a configured"), "{line}");
+    })
+    .await;
 }
 
 /// The collector requires a client certificate. With one the export succeeds, without one it fails.
 #[tokio::test]
 async fn telemetry_is_exported_with_a_client_certificate() {
-    let (cluster, collector) = tokio::join!(with_pods(), Collector::start_mutual_tls());
-    let namespace = cluster.namespace("mtls").await;
-    let nameless = controller(cluster, &namespace, &collector.endpoint(), |command| {
-        command.env("OTEL_EXPORTER_OTLP_CERTIFICATE", collector.ca());
-    });
-    nameless.wait_for_log("cannot export").await;
-    let received = collector.received();
-    assert_eq!((received.spans.len(), received.logs.len()), (0, 0));
-    drop(nameless);
-    let (certificate, key) = collector.client();
-    let _known = controller(cluster, &namespace, &collector.endpoint(), |command| {
-        command
-            .env("OTEL_EXPORTER_OTLP_CERTIFICATE", collector.ca())
-            .env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", certificate)
-            .env("OTEL_EXPORTER_OTLP_CLIENT_KEY", key);
-    });
-    let all = |received: &Received| {
-        let arrived = !received.spans.is_empty() && !received.logs.is_empty();
-        (arrived && !received.metrics.is_empty()).then_some(())
-    };
-    collector.wait_for("traces, logs and metrics", all).await;
+    over_both(async |protocol| {
+        let (cluster, collector) = tokio::join!(with_pods(), Collector::start_mutual_tls());
+        let endpoint = collector.endpoint_of(protocol);
+        let namespace = cluster.namespace("mtls").await;
+        let nameless = controller(cluster, &namespace, &endpoint, |command| {
+            command.env(PROTOCOL, protocol.name());
+            command.env("OTEL_EXPORTER_OTLP_CERTIFICATE", collector.ca());
+        });
+        nameless.wait_for_log("cannot export").await;
+        let received = collector.received();
+        assert_eq!((received.spans.len(), received.logs.len()), (0, 0));
+        drop(nameless);
+        let (certificate, key) = collector.client();
+        let _known = controller(cluster, &namespace, &endpoint, |command| {
+            command.env(PROTOCOL, protocol.name());
+            command
+                .env("OTEL_EXPORTER_OTLP_CERTIFICATE", collector.ca())
+                .env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", certificate)
+                .env("OTEL_EXPORTER_OTLP_CLIENT_KEY", key);
+        });
+        let all = |received: &Received| {
+            let arrived = !received.spans.is_empty() && !received.logs.is_empty();
+            (arrived && !received.metrics.is_empty()).then_some(())
+        };
+        collector.wait_for("traces, logs and metrics", all).await;
+    })
+    .await;
 }
 
 /// Variables for all signals and for a single one take effect. The exporter's own log records are not exported at any level.
@@ -500,6 +522,10 @@ async fn variables_take_effect() {
 /// in the variable, and sent decoded.
 #[tokio::test]
 async fn exports_follow_the_variables() {
+    over_both(exports_follow_variables).await;
+}
+
+async fn exports_follow_variables(protocol: Protocol) {
     const GENERAL: &str =
         "authorization=Bearer%20s3cret,x-tenant=a%2Cb%3Dc,X-Twice=1,x-twice=%c3%a9";
     let general: &[(&str, &[&[u8]])] = &[
@@ -513,6 +539,10 @@ async fn exports_follow_the_variables() {
         ("x-tenant", &[b"100% its own"]),
         ("x-twice", &[]),
     ];
+    let encoding_header = match protocol {
+        Protocol::Grpc => "grpc-encoding",
+        Protocol::Http => "content-encoding",
+    };
     let signals = ["TRACES", "LOGS", "METRICS"];
     let own_value = Some("x-tenant=100%25 its%20own");
     for (headers, own_headers, compression, own_compression, sent, gzip) in [
@@ -560,7 +590,8 @@ async fn exports_follow_the_variables() {
                 .arg("--master=http://127.0.0.1:1")
                 .env("OTEL_BSP_SCHEDULE_DELAY", "100")
                 .env("OTEL_BLRP_SCHEDULE_DELAY", "100")
-                .env("OTEL_METRIC_EXPORT_INTERVAL", "100");
+                .env("OTEL_METRIC_EXPORT_INTERVAL", "100")
+                .env(PROTOCOL, protocol.name());
             let general = [("HEADERS", headers), ("COMPRESSION", compression)];
             for (what, value) in general {
                 command.envs(value.map(|value| (format!("OTEL_EXPORTER_OTLP_{what}"), value)));
@@ -581,13 +612,14 @@ async fn exports_follow_the_variables() {
         for (signal, mock) in signals.iter().zip(&mocks) {
             let request =
                 eventually(DEADLINE, signal, async || mock.requests().pop().ok_or(())).await;
-            let case = format!("{signal}: {headers:?}, {own_headers:?}, {compression:?}");
+            let case =
+                format!("{protocol:?}, {signal}: {headers:?}, {own_headers:?}, {compression:?}");
             for (name, values) in sent {
                 let found = request.get_all(*name).iter();
                 let found: Vec<_> = found.map(http::HeaderValue::as_bytes).collect();
                 assert_eq!(found, *values, "{name} of {case}");
             }
-            let encoding = request.get("grpc-encoding");
+            let encoding = request.get(encoding_header);
             assert_eq!(encoding.is_some_and(|it| it == "gzip"), gzip, "{case}");
             let agent = request["user-agent"].to_str().unwrap();
             assert!(agent.starts_with("OTel-OTLP-Exporter-Rust/"), "{agent}");
@@ -622,6 +654,11 @@ fn an_invalid_variable_is_rejected() {
             "OTEL_EXPORTER_OTLP_HEADERS = (hidden) (environment variable): must be a comma-separated list of name=value, percent-encoded, valid as HTTP headers",
         ),
         (
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
+            "http/json",
+            r#"OTEL_EXPORTER_OTLP_PROTOCOL = "http/json" (environment variable): must be one of grpc, http/protobuf"#,
+        ),
+        (
             "OTEL_EXPORTER_OTLP_CERTIFICATE",
             "/nowhere",
             r#"OTEL_EXPORTER_OTLP_CERTIFICATE = "/nowhere" (environment variable): cannot be read: No such file or directory (os error 2)"#,
@@ -652,7 +689,7 @@ fn values_that_the_specification_ignores_do_not_end_the_program() {
         ("OTEL_METRICS_EXPORTER", "prometheus,OTLP"),
         ("OTEL_LOGS_EXPORTER", " "),
         ("OTEL_PROPAGATORS", "tracecontext,baggage,b3"),
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http"),
         ("OTEL_EXPORTER_OTLP_INSECURE", "0"),
         ("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd"),
         ("OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", "GZIP\n"),
@@ -701,171 +738,193 @@ fn values_that_the_specification_ignores_do_not_end_the_program() {
 /// time.
 #[tokio::test]
 async fn a_faulty_collector_does_not_delay_reconciles() {
-    let cluster = with_pods().await;
-    for behaviour in [
-        Behaviour::Refuse,
-        Behaviour::BlackHole,
-        Behaviour::Silent,
-        Behaviour::Garbage,
-        Behaviour::Page,
-        Behaviour::Answer(Duration::ZERO, 14),
-        Behaviour::Answer(Duration::ZERO, 16),
-    ] {
-        let mock = Mock::start(behaviour).await;
-        let namespace = cluster.namespace("bad").await;
-        // Shorter than the time to detect a silent collector.
-        let timeout = Duration::from_secs(6);
-        let mut controller = controller(cluster, &namespace, &mock.endpoint(), |command| {
-            command.arg("--shutdown-timeout=6s");
-        });
-        let names = foos::names("bad", 20);
-        foos::create(&cluster.client().await, &namespace, &names).await;
-        for name in &names {
+    over_both(async |protocol| {
+        let cluster = with_pods().await;
+        for behaviour in [
+            Behaviour::Refuse,
+            Behaviour::BlackHole,
+            Behaviour::Silent,
+            Behaviour::Garbage,
+            Behaviour::Page,
+            Behaviour::Answer(Duration::ZERO, 14),
+            Behaviour::Answer(Duration::ZERO, 16),
+        ] {
+            let mock = Mock::start(behaviour).await;
+            let namespace = cluster.namespace("bad").await;
+            // Shorter than the time to detect a silent collector.
+            let timeout = Duration::from_secs(6);
+            let mut controller = controller(cluster, &namespace, &mock.endpoint(), |command| {
+                command.env(PROTOCOL, protocol.name());
+                command.arg("--shutdown-timeout=6s");
+            });
+            let names = foos::names("bad", 20);
+            foos::create(&cluster.client().await, &namespace, &names).await;
+            for name in &names {
+                controller
+                    .wait_for_log(&format!("object={namespace}/{name} "))
+                    .await;
+            }
+            controller.wait_for_log("cannot export").await;
+            if let Behaviour::Answer(..) = behaviour {
+                // The collector's message, and not only its code.
+                controller.wait_for_log(WORDS).await;
+            }
+            let asked = Instant::now();
+            assert_eq!(controller.stop().await, 0);
+            assert!(
+                asked.elapsed() < timeout,
+                "{behaviour:?}: {:?}",
+                asked.elapsed()
+            );
+            let logged = controller.logged("cannot export");
+            assert!(
+                logged <= 3,
+                "{behaviour:?}: logged {logged} times\n{}",
+                controller.log()
+            );
             controller
-                .wait_for_log(&format!("object={namespace}/{name} "))
+                .wait_for_log("final telemetry export failed")
                 .await;
         }
-        controller.wait_for_log("cannot export").await;
-        if let Behaviour::Answer(..) = behaviour {
-            // The collector's message, and not only its code.
-            controller.wait_for_log(WORDS).await;
-        }
-        let asked = Instant::now();
-        assert_eq!(controller.stop().await, 0);
-        assert!(
-            asked.elapsed() < timeout,
-            "{behaviour:?}: {:?}",
-            asked.elapsed()
-        );
-        let logged = controller.logged("cannot export");
-        assert!(
-            logged <= 3,
-            "{behaviour:?}: logged {logged} times\n{}",
-            controller.log()
-        );
-        controller
-            .wait_for_log("final telemetry export failed")
-            .await;
-    }
+    })
+    .await;
 }
 
 /// A failed last export is logged for each signal: traces, logs, metrics, and all together.
 #[tokio::test]
 async fn a_last_export_that_is_lost_is_logged() {
-    let cluster = with_pods().await;
-    let namespace = cluster.namespace("last").await;
-    let collector = Collector::start().await;
-    let refused = Mock::start(Behaviour::Refuse).await;
-    for (number, exported) in ["TRACES", "LOGS", "METRICS", "all"].into_iter().enumerate() {
-        for (endpoint, lost) in [(collector.endpoint(), false), (refused.endpoint(), true)] {
-            let mut controller = controller(cluster, &namespace, &endpoint, |command| {
-                // No export before shutdown.
-                for name in ["OTEL_BSP_SCHEDULE_DELAY", "OTEL_BLRP_SCHEDULE_DELAY"] {
-                    command.env(name, "3600000");
-                }
-                command.env("OTEL_METRIC_EXPORT_INTERVAL", "3600000");
-                for signal in ["TRACES", "LOGS", "METRICS"] {
-                    if exported != "all" && exported != signal {
-                        command.env(format!("OTEL_{signal}_EXPORTER"), "none");
+    over_both(async |protocol| {
+        let cluster = with_pods().await;
+        let namespace = cluster.namespace("last").await;
+        let collector = Collector::start().await;
+        let refused = Mock::start(Behaviour::Refuse).await;
+        for (number, exported) in ["TRACES", "LOGS", "METRICS", "all"].into_iter().enumerate() {
+            for (endpoint, lost) in [
+                (collector.endpoint_of(protocol), false),
+                (refused.endpoint(), true),
+            ] {
+                let mut controller = controller(cluster, &namespace, &endpoint, |command| {
+                    command.env(PROTOCOL, protocol.name());
+                    // No export before shutdown.
+                    for name in ["OTEL_BSP_SCHEDULE_DELAY", "OTEL_BLRP_SCHEDULE_DELAY"] {
+                        command.env(name, "3600000");
                     }
-                }
-            });
-            let name = format!("last-{number}-{lost}");
-            apply(&namespace, &foo(&name, &name, 1)).await;
-            controller.wait_for_log("created the Deployment").await;
-            assert_eq!(controller.stop().await, 0);
-            let logged = controller.logged("final telemetry export failed");
-            assert_eq!(
-                logged,
-                usize::from(lost),
-                "{exported}: {}",
-                controller.log()
-            );
+                    command.env("OTEL_METRIC_EXPORT_INTERVAL", "3600000");
+                    for signal in ["TRACES", "LOGS", "METRICS"] {
+                        if exported != "all" && exported != signal {
+                            command.env(format!("OTEL_{signal}_EXPORTER"), "none");
+                        }
+                    }
+                });
+                let name = format!("last-{number}-{lost}");
+                apply(&namespace, &foo(&name, &name, 1)).await;
+                controller.wait_for_log("created the Deployment").await;
+                assert_eq!(controller.stop().await, 0);
+                let logged = controller.logged("final telemetry export failed");
+                assert_eq!(
+                    logged,
+                    usize::from(lost),
+                    "{exported}: {}",
+                    controller.log()
+                );
+            }
         }
-    }
+    })
+    .await;
 }
 
 /// Certificates, keys and the CA are rotated at the same paths. The next connection uses the new ones. As long as the files do
 /// not match, it uses the old ones.
 #[tokio::test]
 async fn rotated_certificates_are_read_again() {
-    let (cluster, mut collector) = tokio::join!(with_pods(), Collector::start_mutual_tls());
-    let namespace = cluster.namespace("rotated").await;
-    let (certificate, key) = collector.client();
-    let controller = controller(cluster, &namespace, &collector.endpoint(), |command| {
-        command
-            .env("OTEL_EXPORTER_OTLP_CERTIFICATE", collector.ca())
-            .env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &certificate)
-            .env("OTEL_EXPORTER_OTLP_CLIENT_KEY", &key);
-    });
-    let arrives = async |collector: &Collector, name: &str| {
-        apply(&namespace, &foo(name, name, 1)).await;
-        let traced = |received: &Received| (!received.reconciles(name).is_empty()).then_some(());
-        collector.wait_for("a trace", traced).await;
-    };
-    arrives(&collector, "before").await;
+    over_both(async |protocol| {
+        let (cluster, mut collector) = tokio::join!(with_pods(), Collector::start_mutual_tls());
+        let endpoint = collector.endpoint_of(protocol);
+        let namespace = cluster.namespace("rotated").await;
+        let (certificate, key) = collector.client();
+        let controller = controller(cluster, &namespace, &endpoint, |command| {
+            command.env(PROTOCOL, protocol.name());
+            command
+                .env("OTEL_EXPORTER_OTLP_CERTIFICATE", collector.ca())
+                .env("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", &certificate)
+                .env("OTEL_EXPORTER_OTLP_CLIENT_KEY", &key);
+        });
+        let arrives = async |collector: &Collector, name: &str| {
+            apply(&namespace, &foo(name, name, 1)).await;
+            let traced =
+                |received: &Received| (!received.reconciles(name).is_empty()).then_some(());
+            collector.wait_for("a trace", traced).await;
+        };
+        arrives(&collector, "before").await;
 
-    let old = std::fs::read(&key).unwrap();
-    std::fs::write(&key, "-----BEGIN PRIVATE KEY-----\n").unwrap();
-    collector.kill();
-    collector.restart().await;
-    controller
-        .wait_for_log("cannot reload export certificates")
-        .await;
-    arrives(&collector, "amid").await;
-    std::fs::write(&key, old).unwrap();
+        let old = std::fs::read(&key).unwrap();
+        std::fs::write(&key, "-----BEGIN PRIVATE KEY-----\n").unwrap();
+        collector.kill();
+        collector.restart().await;
+        controller
+            .wait_for_log("cannot reload export certificates")
+            .await;
+        arrives(&collector, "amid").await;
+        std::fs::write(&key, old).unwrap();
 
-    collector.kill();
-    collector.rotate();
-    collector.restart().await;
-    arrives(&collector, "after").await;
-    controller
-        .wait_for_log("reloaded the export certificates")
-        .await;
-    assert!(
-        controller.logged("cannot reload export certificates") <= 3,
-        "once for each signal"
-    );
+        collector.kill();
+        collector.rotate();
+        collector.restart().await;
+        arrives(&collector, "after").await;
+        controller
+            .wait_for_log("reloaded the export certificates")
+            .await;
+        assert!(
+            controller.logged("cannot reload export certificates") <= 3,
+            "once for each signal"
+        );
+    })
+    .await;
 }
 
 /// A load balancer drops idle connections, and resets them at the next request. No telemetry is lost.
 #[tokio::test]
 async fn a_connection_that_is_reset_loses_nothing() {
-    const PAUSES: usize = 6;
-    let (cluster, collector) = tokio::join!(with_pods(), Collector::start());
-    let address = collector.endpoint().replace("http://", "");
-    let balancer = Balancer::start(address).await;
-    let namespace = cluster.namespace("reset").await;
-    let controller = controller(cluster, &namespace, &balancer.endpoint(), |_| {});
-    let arrived = |name: String| {
-        move |received: &Received| {
-            let traces = received.reconciles(&name);
-            traces
-                .iter()
-                .any(|trace| {
-                    trace
-                        .logs
-                        .iter()
-                        .any(|log| log.body == "created the Deployment")
-                })
-                .then_some(())
+    over_both(async |protocol| {
+        const PAUSES: usize = 6;
+        let (cluster, collector) = tokio::join!(with_pods(), Collector::start());
+        let address = collector.endpoint_of(protocol).replace("http://", "");
+        let balancer = Balancer::start(address).await;
+        let namespace = cluster.namespace("reset").await;
+        let controller = controller(cluster, &namespace, &balancer.endpoint(), |command| {
+            command.env(PROTOCOL, protocol.name());
+        });
+        let arrived = |name: String| {
+            move |received: &Received| {
+                let traces = received.reconciles(&name);
+                traces
+                    .iter()
+                    .any(|trace| {
+                        trace
+                            .logs
+                            .iter()
+                            .any(|log| log.body == "created the Deployment")
+                    })
+                    .then_some(())
+            }
+        };
+        for pause in 0..PAUSES {
+            // The connections are open and idle.
+            controller.wait_for_log("started workers").await;
+            balancer.forget();
+            let name = format!("pause-{pause}");
+            apply(&namespace, &foo(&name, &name, 1)).await;
+            collector
+                .wait_for("the trace and its log record", arrived(name))
+                .await;
         }
-    };
-    for pause in 0..PAUSES {
-        // The connections are open and idle.
-        controller.wait_for_log("started workers").await;
-        balancer.forget();
-        let name = format!("pause-{pause}");
-        apply(&namespace, &foo(&name, &name, 1)).await;
-        collector
-            .wait_for("the trace and its log record", arrived(name))
-            .await;
-    }
-    let metrics = metrics(&controller).await;
-    for signal in ["traces", "logs", "metrics"] {
-        let lost = format!("foo_controller_telemetry_lost_total{{signal=\"{signal}\"}} 0\n");
-        assert!(metrics.contains(&lost), "{metrics}");
-    }
+        let metrics = metrics(&controller).await;
+        for signal in ["traces", "logs", "metrics"] {
+            let lost = format!("foo_controller_telemetry_lost_total{{signal=\"{signal}\"}} 0\n");
+            assert!(metrics.contains(&lost), "{metrics}");
+        }
+    })
+    .await;
 }
 
 /// Returns the controller's metrics.
@@ -879,42 +938,48 @@ async fn metrics(controller: &Controller) -> String {
 /// A collector that is down causes a loss of telemetry. The loss is counted and logged once, and so is the recovery.
 #[tokio::test]
 async fn a_recovered_collector_receives_later_telemetry() {
-    let (cluster, mut collector) = tokio::join!(with_pods(), Collector::start());
-    let namespace = cluster.namespace("back").await;
-    let controller = controller(cluster, &namespace, &collector.endpoint(), |_| {});
-    let client = cluster.client().await;
-    let traced = |name: &str| {
-        let name = name.to_owned();
-        move |received: &Received| (!received.reconciles(&name).is_empty()).then_some(())
-    };
-    foos::create(&client, &namespace, &["before".to_owned()]).await;
-    collector.wait_for("a trace", traced("before")).await;
-    collector.kill();
-    let names = foos::names("amid", 20);
-    foos::create(&client, &namespace, &names).await;
-    for name in &names {
+    over_both(async |protocol| {
+        let (cluster, mut collector) = tokio::join!(with_pods(), Collector::start());
+        let endpoint = collector.endpoint_of(protocol);
+        let namespace = cluster.namespace("back").await;
+        let controller = controller(cluster, &namespace, &endpoint, |command| {
+            command.env(PROTOCOL, protocol.name());
+        });
+        let client = cluster.client().await;
+        let traced = |name: &str| {
+            let name = name.to_owned();
+            move |received: &Received| (!received.reconciles(&name).is_empty()).then_some(())
+        };
+        foos::create(&client, &namespace, &["before".to_owned()]).await;
+        collector.wait_for("a trace", traced("before")).await;
+        collector.kill();
+        let names = foos::names("amid", 20);
+        foos::create(&client, &namespace, &names).await;
+        for name in &names {
+            controller
+                .wait_for_log(&format!("object={namespace}/{name} "))
+                .await;
+        }
+        controller.wait_for_log("cannot export").await;
+        loses_traces(&controller).await;
+        collector.restart().await;
         controller
-            .wait_for_log(&format!("object={namespace}/{name} "))
+            .wait_for_log("the collector takes exports again")
             .await;
-    }
-    controller.wait_for_log("cannot export").await;
-    loses_traces(&controller).await;
-    collector.restart().await;
-    controller
-        .wait_for_log("the collector takes exports again")
-        .await;
-    foos::create(&client, &namespace, &["after".to_owned()]).await;
-    collector.wait_for("a trace", traced("after")).await;
-    let counted = |received: &Received| {
-        let lost = received.metric("foo_controller_telemetry_lost_total")?;
-        let lost = lost.point(&[("signal", "traces")])?.value;
-        (lost >= 1.).then_some(())
-    };
-    collector
-        .wait_for("a count of what was lost", counted)
-        .await;
-    let logged = controller.logged("cannot export");
-    assert!(logged <= 3, "{}", controller.log());
+        foos::create(&client, &namespace, &["after".to_owned()]).await;
+        collector.wait_for("a trace", traced("after")).await;
+        let counted = |received: &Received| {
+            let lost = received.metric("foo_controller_telemetry_lost_total")?;
+            let lost = lost.point(&[("signal", "traces")])?.value;
+            (lost >= 1.).then_some(())
+        };
+        collector
+            .wait_for("a count of what was lost", counted)
+            .await;
+        let logged = controller.logged("cannot export");
+        assert!(logged <= 3, "{}", controller.log());
+    })
+    .await;
 }
 
 /// Waits until an export of spans has failed. (The first log line may be about the metrics.)

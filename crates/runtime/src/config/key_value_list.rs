@@ -12,7 +12,7 @@ pub(crate) fn headers(list: &str) -> Option<HeaderMap> {
         let (name, value) = pair?;
         let name = HeaderName::try_from(name).ok()?;
         let mut value = HeaderValue::try_from(decoded(value)?).ok()?;
-        if value.is_empty() || is_grpcs(&name) {
+        if value.is_empty() || is_reserved(&name) {
             return None;
         }
         value.set_sensitive(true);
@@ -39,10 +39,11 @@ fn pairs(list: &str) -> impl Iterator<Item = Option<(&str, &str)>> {
     })
 }
 
-/// Returns whether gRPC or HTTP/2 reserves a header. A header of the user with such a name would be dropped or rejected.
-fn is_grpcs(name: &HeaderName) -> bool {
-    const THEIRS: [&str; 9] = [
+/// Returns whether gRPC, HTTP or OTLP/HTTP reserves a header. A header of the user with such a name would be dropped or rejected.
+fn is_reserved(name: &HeaderName) -> bool {
+    const THEIRS: [&str; 10] = [
         "connection",
+        "content-encoding",
         "content-length",
         "content-type",
         "host",

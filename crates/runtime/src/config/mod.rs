@@ -21,6 +21,7 @@ pub(crate) mod key_value_list;
 pub(crate) mod load;
 #[cfg(feature = "operator")]
 pub(crate) mod log_filter;
+pub(crate) mod protocol;
 #[cfg(feature = "operator")]
 pub(crate) mod rule;
 pub(crate) mod settings;
@@ -33,6 +34,7 @@ mod tests;
 pub(crate) mod tls;
 
 pub use app::{App, PodSecurity};
+pub use protocol::Protocol;
 pub use settings::{
     Backoff, Config, ControllerConfig, Http, LeaderElection, Log, LogFormat, Telemetry,
 };

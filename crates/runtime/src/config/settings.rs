@@ -7,6 +7,7 @@ use std::{
 use http::Uri;
 use serde::{Deserialize, Deserializer};
 
+use super::protocol::Protocol;
 use crate::api::names::is_subdomain;
 
 /// The runtime's part of the effective configuration.
@@ -290,6 +291,9 @@ pub struct Telemetry {
     /// Address of the collector, overriding `OTEL_EXPORTER_OTLP_ENDPOINT`: http or https, with a host, without credentials.
     #[serde(deserialize_with = "unless_empty")]
     pub endpoint: Option<Uri>,
+    /// Protocol of the export, overriding `OTEL_EXPORTER_OTLP_PROTOCOL`.
+    #[serde(deserialize_with = "unless_empty")]
+    pub protocol: Option<Protocol>,
 }
 
 /// Deserializes an empty string as `None`: the only way for an upper layer to unset a value of a lower one.

@@ -7,6 +7,7 @@
 use clap::{Arg, ArgAction};
 
 use super::key_value_list::{attributes, headers};
+use super::protocol::Protocol;
 use super::rule::{Rule, is_filter, is_path, is_socket};
 use crate::api::names::{is_label, is_subdomain};
 
@@ -137,7 +138,10 @@ pub(super) const KEYS: &[Key] = &[
         help: "Log format; auto is text on a terminal and json elsewhere" },
     Key { name: "telemetry.endpoint", flag: "otlp-endpoint", heading: HEALTH, placeholder: "URL",
         rule: Rule::Address,
-        help: "OTLP/gRPC endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export" },
+        help: "OTLP endpoint for traces, logs and metrics; if empty, OTEL_EXPORTER_OTLP_ENDPOINT, else no export" },
+    Key { name: "telemetry.protocol", flag: "otlp-protocol", heading: HEALTH, placeholder: "PROTOCOL",
+        rule: Rule::Text(|text| text.is_empty() || Protocol::NAMES.contains(&text), "grpc or http/protobuf"),
+        help: "OTLP protocol; if empty, OTEL_EXPORTER_OTLP_PROTOCOL, else grpc" },
 ];
 
 /// Prefix of the OpenTelemetry variables that also exist for each signal.
@@ -162,11 +166,11 @@ pub(super) const VARIABLES: &[Variable] = &[
     Variable { name: "OTEL_METRICS_EXPORTER", rule: Rule::Words(&["otlp", "prometheus", "none"]), default: "otlp",
         help: "Without otlp, metrics are not exported; /metrics is not affected" },
     Variable { name: "OTEL_EXPORTER_OTLP_ENDPOINT", rule: Rule::Address, default: "",
-        help: "Endpoint of the collector, with TLS if it has no scheme; telemetry.endpoint overrides it" },
+        help: "Endpoint of the collector, with TLS if it has no scheme; telemetry.endpoint overrides it; with http/protobuf, the base of /v1/traces, /v1/logs and /v1/metrics" },
     Variable { name: "OTEL_EXPORTER_OTLP_INSECURE", rule: Rule::Bool, default: "false",
         help: "If true, an endpoint without a scheme is used without TLS" },
-    Variable { name: "OTEL_EXPORTER_OTLP_PROTOCOL", rule: Rule::Word(&["grpc"]), default: "grpc",
-        help: "Protocol of exports; only grpc is supported" },
+    Variable { name: "OTEL_EXPORTER_OTLP_PROTOCOL", rule: Rule::Word(&Protocol::NAMES), default: "grpc",
+        help: "Protocol of exports; telemetry.protocol overrides it; http/json is refused" },
     Variable { name: "OTEL_EXPORTER_OTLP_HEADERS", rule: Rule::Secret(|list| headers(list).is_some(), "a comma-separated list of name=value, percent-encoded, valid as HTTP headers"), default: "",
         help: "Headers of every export request, such as credentials" },
     Variable { name: "OTEL_EXPORTER_OTLP_TIMEOUT", rule: Rule::Whole(1, DAY), default: "10000",
@@ -213,6 +217,13 @@ impl Variable {
     #[must_use]
     pub fn is_strict(&self) -> bool {
         matches!(self.rule, Rule::Address | Rule::Secret(..) | Rule::File)
+    }
+
+    /// Returns whether this invalid value ends the program. Besides the values of strict variables, that is `http/json`. The
+    /// specification knows this protocol, so its collector expects neither of the supported protocols.
+    pub(crate) fn refuses(&self, value: &str) -> bool {
+        let is_protocol = self.name == "OTEL_EXPORTER_OTLP_PROTOCOL";
+        self.is_strict() || (is_protocol && value.eq_ignore_ascii_case("http/json"))
     }
 }
 

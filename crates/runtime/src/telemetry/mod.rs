@@ -1,8 +1,8 @@
 //! Logs, traces, metrics, health checks and `/debug/state`.
 //!
-//! The log is written to standard error. With an OTLP endpoint, traces, logs and metrics are also exported by OTLP/gRPC. The
-//! `OTEL_*` variables configure the rest of the export. A collector that is slow or down never blocks the work: data waits in
-//! bounded queues, and overflow is dropped and counted.
+//! The log is written to standard error. With an OTLP endpoint, traces, logs and metrics are also exported by OTLP, over gRPC or
+//! HTTP. The `OTEL_*` variables configure the rest of the export. A collector that is slow or down never blocks the work: data
+//! waits in bounded queues, and overflow is dropped and counted.
 
 #[cfg(feature = "operator")]
 mod error;

@@ -44,10 +44,7 @@ const SHORTEST_FLUSH: Duration = Duration::from_millis(500);
 /// # Errors
 /// The errors of [`Telemetry::start`].
 pub(crate) fn ways(host: &Host, config: &Config) -> Result<Vec<Way>, Error> {
-    export::ways(
-        &Env::new(host.variables()),
-        config.telemetry.endpoint.as_ref(),
-    )
+    export::ways(&Env::new(host.variables()), &config.telemetry)
 }
 
 /// Starts the log on standard error, without an export.
@@ -78,7 +75,7 @@ impl Telemetry {
     pub fn start(app: &'static App, host: &Host, config: &Config) -> Result<Self, Error> {
         stderr::start().map_err(Error::Stderr)?;
         let env = Env::new(host.variables());
-        let exporters = Exporters::new(&env, config.telemetry.endpoint.as_ref())?;
+        let exporters = Exporters::new(&env, &config.telemetry)?;
         let resource = resource::resource(app, host, env.attributes());
 
         // Before the other providers: they count their dropped items with the global meter provider.

@@ -17,7 +17,7 @@ pub async fn examine(ways: Vec<Way>) -> Verdict {
     }
     let tried = ways.into_iter().map(async |way| {
         let connected = match timeout(PATIENCE, way.connection.connect()).await {
-            Ok(connected) => connected.map(drop).map_err(|e| root_cause(&e)),
+            Ok(connected) => connected.map(drop).map_err(|e| root_cause(&*e)),
             Err(_) => Err(format!("no answer in {PATIENCE:?}")),
         };
         (way.signal, way.address, connected)

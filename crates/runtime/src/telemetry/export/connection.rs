@@ -1,4 +1,4 @@
-//! Connections of the export.
+//! Connections of the export, for both protocols.
 //!
 //! They are not left to the SDK for three reasons:
 //! - The SDK has no connect timeout. A collector that drops packets would block a flush for two minutes.
@@ -16,17 +16,27 @@ use std::{
     time::Duration,
 };
 
+use futures::{FutureExt as _, future::BoxFuture};
 use http::Uri;
-use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper_util::{
+    client::legacy::{
+        Client,
+        connect::{self, Connected, HttpConnector},
+    },
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     time::timeout,
 };
 use tonic::transport::{Channel, Endpoint, Error};
-use tower::{BoxError, Service, service_fn};
+use tower::{BoxError, Service, service_fn, util::BoxCloneSyncService};
 
 use super::trust::Trust;
+use crate::config::protocol::Protocol;
 
 /// Time limit for establishing a connection, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -56,8 +66,17 @@ impl Breaks {
     }
 }
 
+/// Idle time after which a connection of OTLP/HTTP is closed. It is below the idle limits of collectors and load balancers, which
+/// are 60 s and more: a request on a connection that is being closed would fail. The metrics are exported every 60 s, so they would
+/// often meet such a connection.
+pub(super) const MAX_IDLE: Duration = Duration::from_secs(30);
+
+/// Pool of HTTP/1.1 connections to one collector.
+pub(super) type Pool = Client<BoxCloneSyncService<Uri, TokioIo<Watched>, BoxError>, Full<Bytes>>;
+
 /// Connection settings of one signal.
 pub struct Connection {
+    protocol: Protocol,
     endpoint: Endpoint,
     address: Uri,
     trust: Option<Arc<Trust>>,
@@ -69,7 +88,12 @@ impl Connection {
     ///
     /// # Errors
     /// The address is invalid.
-    pub fn new(address: String, trust: Option<Trust>, limit: Duration) -> Result<Self, Error> {
+    pub fn new(
+        protocol: Protocol,
+        address: String,
+        trust: Option<Trust>,
+        limit: Duration,
+    ) -> Result<Self, Error> {
         let endpoint = Endpoint::from_shared(address)?;
         let address = endpoint.uri().clone();
         // The placeholder address keeps tonic from adding its own TLS.
@@ -79,6 +103,7 @@ impl Connection {
             .http2_keep_alive_interval(PING)
             .keep_alive_timeout(PING_TIMEOUT);
         Ok(Self {
+            protocol,
             endpoint,
             address,
             trust: trust.map(Arc::new),
@@ -90,32 +115,43 @@ impl Connection {
         self.breaks.clone()
     }
 
-    /// Returns a channel that connects on first use, and reconnects when a connection has ended.
+    pub(super) fn address(&self) -> &Uri {
+        &self.address
+    }
+
+    /// Returns a gRPC channel that connects on first use, and reconnects when a connection has ended.
     pub fn channel(&self) -> Channel {
         self.endpoint.connect_with_connector_lazy(self.connector())
     }
 
-    /// Connects once.
+    /// Returns a pool of HTTP/1.1 connections. It must be used within a Tokio runtime.
+    pub(super) fn pool(&self) -> Pool {
+        let mut pool = Client::builder(TokioExecutor::new());
+        pool.pool_timer(TokioTimer::new())
+            .pool_idle_timeout(MAX_IDLE);
+        pool.build(BoxCloneSyncService::new(self.connector()))
+    }
+
+    /// Connects once. Sends no request.
     ///
     /// # Errors
     /// The connection cannot be established.
-    pub async fn connect(&self) -> Result<(), Error> {
-        let channel = self.endpoint.connect_with_connector(self.connector());
-        channel.await.map(drop)
+    pub async fn connect(&self) -> Result<(), BoxError> {
+        match self.protocol {
+            Protocol::Grpc => {
+                let channel = self.endpoint.connect_with_connector(self.connector());
+                channel.await.map(drop).map_err(Into::into)
+            }
+            Protocol::Http => self.connector().call(self.address.clone()).await.map(drop),
+        }
     }
 
-    fn connector(
-        &self,
-    ) -> impl Service<Uri, Response = TokioIo<Watched>, Error = BoxError, Future: Send> + Send + 'static
-    {
+    fn connector(&self) -> impl Connector {
         self.connector_by(HttpConnector::new())
     }
 
     /// Like [`connector`](Self::connector), with another name resolver.
-    fn connector_by<R>(
-        &self,
-        mut tcp: HttpConnector<R>,
-    ) -> impl Service<Uri, Response = TokioIo<Watched>, Error = BoxError, Future: Send> + Send + 'static
+    fn connector_by<R>(&self, mut tcp: HttpConnector<R>) -> impl Connector
     where
         R: Clone + Send + Sync + 'static,
         HttpConnector<R>:
@@ -128,6 +164,11 @@ impl Connection {
         tcp.set_keepalive(Some(KEEPALIVE));
         tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
         tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+        // HTTP/1.1 has no pings. If a load balancer drops the packets of a connection, the kernel ends it.
+        #[cfg(target_os = "linux")]
+        if self.protocol == Protocol::Http {
+            tcp.set_tcp_user_timeout(Some(PING));
+        }
         let (address, trust, breaks) = (
             self.address.clone(),
             self.trust.clone(),
@@ -142,6 +183,7 @@ impl Connection {
                     connected.map_err(|_| format!("not connected in {CONNECT_TIMEOUT:?}"))??;
                 Ok(TokioIo::new(Watched { io, breaks }))
             }
+            .boxed()
         })
     }
 }
@@ -163,8 +205,34 @@ async fn connect(
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
+/// Connector to the collector, whose argument is ignored.
+trait Connector:
+    Service<
+        Uri,
+        Response = TokioIo<Watched>,
+        Error = BoxError,
+        Future = BoxFuture<'static, Result<TokioIo<Watched>, BoxError>>,
+    > + Clone
+    + Send
+    + Sync
+    + 'static
+{
+}
+impl<T> Connector for T where
+    T: Service<
+            Uri,
+            Response = TokioIo<Watched>,
+            Error = BoxError,
+            Future = BoxFuture<'static, Result<TokioIo<Watched>, BoxError>>,
+        > + Clone
+        + Send
+        + Sync
+        + 'static
+{
+}
+
 /// A connection that counts its end as a break.
-struct Watched {
+pub(super) struct Watched {
     io: Box<dyn Io>,
     breaks: Breaks,
 }
@@ -206,6 +274,12 @@ impl AsyncWrite for Watched {
     }
 }
 
+impl connect::Connection for Watched {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -227,7 +301,8 @@ mod tests {
         let resolve =
             service_fn(move |_| async move { Ok::<_, Infallible>([silent, address].into_iter()) });
         let url = format!("http://two:{}", address.port());
-        let connection = Connection::new(url, None, Duration::from_secs(10)).unwrap();
+        let connection =
+            Connection::new(Protocol::Grpc, url, None, Duration::from_secs(10)).unwrap();
         let connector = connection.connector_by(HttpConnector::new_with_resolver(resolve));
         let connected = connector.oneshot(Uri::from_static("http://collector"));
         let accepted = async { server.accept().await.map_err(BoxError::from) };

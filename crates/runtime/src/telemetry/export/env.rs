@@ -20,7 +20,9 @@ use crate::{
     config::{
         self,
         key_value_list::{attributes, headers},
+        protocol::Protocol,
         rule::{CREDENTIALS, Rule, is_address, items},
+        settings::Telemetry,
         table::{OTLP, Variable},
     },
     telemetry::error::Error,
@@ -84,12 +86,16 @@ impl Env {
 
     fn take(&mut self, name: String, variable: &Variable, value: OsString) {
         let rule = &variable.rule;
+        let mut refuses = variable.is_strict();
         let (usable, shown) = match value.into_string() {
             Ok(value) if value.trim().is_empty() => return,
             Ok(value) if rule.hides(&value) || value.contains(CREDENTIALS) => {
                 (usable(rule, value.trim()), "(hidden)".to_owned())
             }
-            Ok(value) => (usable(rule, value.trim()), format!("{value:?}")),
+            Ok(value) => {
+                refuses = variable.refuses(value.trim());
+                (usable(rule, value.trim()), format!("{value:?}"))
+            }
             Err(_) => (Usable::Nothing, "(not UTF-8)".to_owned()),
         };
         let line = format!("{name} = {shown} (environment variable)");
@@ -100,7 +106,7 @@ impl Env {
                 self.ignored.push((name.clone(), line));
                 self.values.extend(value.map(|value| (name, value)));
             }
-            Usable::Nothing if variable.is_strict() => {
+            Usable::Nothing if refuses => {
                 self.refused.insert(name, format!("{line}: must be {rule}"));
             }
             Usable::Nothing => {
@@ -149,29 +155,60 @@ impl Env {
         Ok(None)
     }
 
-    /// Returns the endpoint of the signal, if it is exported. The signal's own variable overrides `endpoint`, which overrides
-    /// the general variable.
+    /// Returns the protocol and the URL of the signal, if it is exported. The signal's own variables override the configured
+    /// settings, which override the general variables.
+    ///
+    /// With [`Protocol::Http`], a URL for all signals is a base to which the path of the signal is added
+    /// (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/#endpoint-urls-for-otlphttp>).
     ///
     /// # Errors
-    /// [`Error::Variable`] if the endpoint is invalid.
-    pub fn endpoint(
+    /// [`Error::Variable`] if the endpoint is invalid or the protocol is refused.
+    pub fn target(
         &self,
         signal: Signal,
-        endpoint: Option<&http::Uri>,
-    ) -> Result<Option<String>, Error> {
+        configured: &Telemetry,
+    ) -> Result<Option<(Protocol, String)>, Error> {
         let mut exporters = items(self.value(&exporter(signal)));
         if self.value("OTEL_SDK_DISABLED") == "true" || !exporters.any(|name| name == "otlp") {
             return Ok(None);
         }
-        let text = match (self.strict(&signal.own("ENDPOINT"))?, endpoint) {
-            (Some(own), _) => Some(own.to_owned()),
+        let own = self.strict(&signal.own("ENDPOINT"))?;
+        let base = match (own, &configured.endpoint) {
+            (Some(_), _) => None,
             (None, Some(configured)) => Some(configured.to_string()),
             (None, None) => self
                 .strict("OTEL_EXPORTER_OTLP_ENDPOINT")?
                 .map(str::to_owned),
         };
+        if own.is_none() && base.is_none() {
+            return Ok(None);
+        }
+        let protocol = self.protocol(signal, configured.protocol)?;
+        let text = match (own, base, protocol) {
+            (None, Some(base), Protocol::Http) => {
+                Some(format!("{}/v1/{signal}", base.trim_end_matches('/')))
+            }
+            (own, base, _) => own.map(str::to_owned).or(base),
+        };
         let insecure = self.value_for(signal, "INSECURE") == "true";
-        Ok(text.map(|text| with_scheme(&text, insecure)))
+        Ok(text.map(|text| (protocol, with_scheme(&text, insecure))))
+    }
+
+    /// Returns the protocol of the signal.
+    ///
+    /// The specification recommends `http/protobuf` as the default, and `grpc` for a program that had this default before
+    /// (<https://opentelemetry.io/docs/specs/otel/protocol/exporter/#specify-protocol>).
+    fn protocol(&self, signal: Signal, configured: Option<Protocol>) -> Result<Protocol, Error> {
+        let own = self.strict(&signal.own("PROTOCOL"))?;
+        let text = match (own, configured) {
+            (Some(own), _) => own,
+            (None, Some(configured)) => return Ok(configured),
+            (None, None) => {
+                let general = "OTEL_EXPORTER_OTLP_PROTOCOL";
+                self.strict(general)?.unwrap_or_else(|| self.value(general))
+            }
+        };
+        Ok(parsed(text))
     }
 
     /// Returns a warning for each invalid variable that applies to the exported `signals`.
@@ -274,9 +311,9 @@ fn variable(name: &str) -> Option<&'static Variable> {
     })
 }
 
-/// Parses a number that its rule has validated.
+/// Parses a number or a protocol that its rule has validated.
 fn parsed<T: FromStr<Err: Debug>>(text: &str) -> T {
-    text.parse().expect("the rule allows numbers alone")
+    text.parse().expect("the rule allows valid values alone")
 }
 
 /// Adds a missing scheme by the specification: `https`, or `http` for an insecure connection.

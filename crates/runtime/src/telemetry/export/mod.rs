@@ -1,29 +1,31 @@
-//! OTLP/gRPC export: a connection and an exporter for each exported signal.
+//! OTLP export: a connection and an exporter for each exported signal. Both protocols have the same connections, limits and TLS.
 
 pub(crate) mod again;
 mod connection;
 pub(crate) mod env;
+mod http;
 pub(crate) mod outage;
 pub(crate) mod resource;
 mod trust;
 
 use std::mem;
 
-use http::Uri;
 use opentelemetry_otlp::{
-    Compression, LogExporter, MetricExporter, SpanExporter, WithExportConfig, WithTonicConfig,
+    Compression, LogExporter, MetricExporter, Protocol as SdkProtocol, SpanExporter,
+    WithExportConfig, WithHttpConfig, WithTonicConfig,
 };
-use tonic::{Request, metadata::MetadataMap, transport::Channel};
+use tonic::{Request, metadata::MetadataMap};
 
 use super::{
     error::Error,
     export::{
         again::Again,
-        connection::Connection,
+        connection::{Breaks, Connection},
         env::{Env, Signal},
         trust::Trust,
     },
 };
+use crate::config::{protocol::Protocol, settings::Telemetry};
 
 /// Exporters of the exported signals.
 #[derive(Default)]
@@ -38,36 +40,70 @@ pub(super) struct Exporters {
 }
 
 impl Exporters {
-    /// Creates the exporters that the environment and the configured `endpoint` specify. Sends nothing yet. Must be called
+    /// Creates the exporters that the environment and the `configured` settings specify. Sends nothing yet. Must be called
     /// within a Tokio runtime.
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn new(env: &Env, endpoint: Option<&Uri>) -> Result<Self, Error> {
-        let wanted = wanted(env, endpoint)?;
+    pub fn new(env: &Env, configured: &Telemetry) -> Result<Self, Error> {
         let mut exporters = Self::default();
-        if wanted.is_empty() {
+        let targets = targets(env, configured)?;
+        if targets.is_empty() {
             return Ok(exporters);
         }
-        let signals: Vec<_> = wanted.iter().map(|(signal, _)| *signal).collect();
+        let signals: Vec<_> = targets.iter().map(|target| target.signal).collect();
         exporters.warnings = env.warnings(&signals)?;
-        for (signal, endpoint) in wanted {
-            exporters.targets.push(format!("{signal} to {endpoint}"));
-            let connection = connection(env, signal, endpoint)?;
-            let (channel, breaks) = (connection.channel(), connection.breaks());
+        for target in targets {
+            let Target {
+                signal,
+                protocol,
+                address,
+            } = &target;
+            exporters
+                .targets
+                .push(format!("{signal} to {address} by {protocol}"));
+            let connection = connection(env, &target)?;
+            let breaks = match protocol {
+                Protocol::Grpc => connection.breaks(),
+                // The SDK itself repeats a request whose connection broke. It must not repeat other failures.
+                Protocol::Http => Breaks::default(),
+            };
             match signal {
                 Signal::Traces => {
-                    let exporter = set(env, signal, channel, SpanExporter::builder().with_tonic());
-                    exporters.traces = Some(Again::new(exporter.build()?, breaks));
+                    let exporter = SpanExporter::builder();
+                    let exporter = match protocol {
+                        Protocol::Grpc => {
+                            grpc(env, *signal, &connection, exporter.with_tonic()).build()
+                        }
+                        Protocol::Http => {
+                            http(env, *signal, &connection, exporter.with_http()).build()
+                        }
+                    };
+                    exporters.traces = Some(Again::new(exporter?, breaks));
                 }
                 Signal::Logs => {
-                    let exporter = set(env, signal, channel, LogExporter::builder().with_tonic());
-                    exporters.logs = Some(Again::new(exporter.build()?, breaks));
+                    let exporter = LogExporter::builder();
+                    let exporter = match protocol {
+                        Protocol::Grpc => {
+                            grpc(env, *signal, &connection, exporter.with_tonic()).build()
+                        }
+                        Protocol::Http => {
+                            http(env, *signal, &connection, exporter.with_http()).build()
+                        }
+                    };
+                    exporters.logs = Some(Again::new(exporter?, breaks));
                 }
                 Signal::Metrics => {
                     let exporter = MetricExporter::builder().with_temporality(env.temporality());
-                    let exporter = set(env, signal, channel, exporter.with_tonic());
-                    exporters.metrics = Some(Again::new(exporter.build()?, breaks));
+                    let exporter = match protocol {
+                        Protocol::Grpc => {
+                            grpc(env, *signal, &connection, exporter.with_tonic()).build()
+                        }
+                        Protocol::Http => {
+                            http(env, *signal, &connection, exporter.with_http()).build()
+                        }
+                    };
+                    exporters.metrics = Some(Again::new(exporter?, breaks));
                 }
             }
         }
@@ -75,18 +111,29 @@ impl Exporters {
     }
 }
 
-/// Returns the exported signals and their endpoints.
-fn wanted(env: &Env, endpoint: Option<&Uri>) -> Result<Vec<(Signal, String)>, Error> {
-    let mut wanted = Vec::new();
-    for signal in Signal::ALL {
-        if let Some(endpoint) = env.endpoint(signal, endpoint)? {
-            wanted.push((signal, endpoint));
-        }
-    }
-    Ok(wanted)
+/// Export target of a signal.
+struct Target {
+    signal: Signal,
+    protocol: Protocol,
+    address: String,
 }
 
-/// Export target of a signal.
+/// Returns the targets of the exported signals.
+fn targets(env: &Env, configured: &Telemetry) -> Result<Vec<Target>, Error> {
+    let mut targets = Vec::new();
+    for signal in Signal::ALL {
+        if let Some((protocol, address)) = env.target(signal, configured)? {
+            targets.push(Target {
+                signal,
+                protocol,
+                address,
+            });
+        }
+    }
+    Ok(targets)
+}
+
+/// Export target of a signal, with its connection.
 pub(crate) struct Way {
     pub signal: String,
     pub address: String,
@@ -98,30 +145,30 @@ pub(crate) struct Way {
 ///
 /// # Errors
 /// The errors of [`Exporters::new`].
-pub(super) fn ways(env: &Env, endpoint: Option<&Uri>) -> Result<Vec<Way>, Error> {
-    let wanted = wanted(env, endpoint)?;
-    let signals: Vec<_> = wanted.iter().map(|(signal, _)| *signal).collect();
+pub(super) fn ways(env: &Env, configured: &Telemetry) -> Result<Vec<Way>, Error> {
+    let targets = targets(env, configured)?;
+    let signals: Vec<_> = targets.iter().map(|target| target.signal).collect();
     env.warnings(&signals)?;
-    let ways = wanted.into_iter().map(|(signal, address)| {
+    let ways = targets.into_iter().map(|target| {
         Ok(Way {
-            signal: signal.to_string(),
-            connection: connection(env, signal, address.clone())?,
-            address,
+            signal: target.signal.to_string(),
+            connection: connection(env, &target)?,
+            address: target.address,
         })
     });
     ways.collect()
 }
 
-/// Sets options that the SDK would otherwise read from the environment by its own rules.
-fn set<E: WithTonicConfig + WithExportConfig>(
+/// Sets options of OTLP/gRPC that the SDK would otherwise read from the environment by its own rules.
+fn grpc<E: WithTonicConfig + WithExportConfig>(
     env: &Env,
     signal: Signal,
-    channel: Channel,
+    connection: &Connection,
     exporter: E,
 ) -> E {
     let headers = env.headers(signal);
     let exporter = exporter
-        .with_channel(channel)
+        .with_channel(connection.channel())
         .with_timeout(env.timeout(signal))
         .with_interceptor(move |mut request: Request<()>| {
             // The existing metadata are the SDK's name and the headers that it read itself: at most a part of ours.
@@ -132,16 +179,45 @@ fn set<E: WithTonicConfig + WithExportConfig>(
             Ok(request)
         });
     if env.compresses(signal) {
-        exporter.with_compression(Compression::Gzip)
+        WithTonicConfig::with_compression(exporter, Compression::Gzip)
     } else {
         exporter
     }
 }
 
-fn connection(env: &Env, signal: Signal, endpoint: String) -> Result<Connection, Error> {
-    let tls = endpoint.starts_with("https://");
-    let trust = tls.then(|| Trust::new(env, signal)).transpose()?;
-    let connection = Connection::new(endpoint, trust, env.timeout(signal));
+/// Sets options of OTLP/HTTP that the SDK would otherwise read from the environment by its own rules.
+fn http<E: WithHttpConfig + WithExportConfig>(
+    env: &Env,
+    signal: Signal,
+    connection: &Connection,
+    exporter: E,
+) -> E {
+    let limit = env.timeout(signal);
+    let client = http::Client::new(signal, connection, env.headers(signal), limit);
+    let exporter = exporter
+        .with_http_client(client)
+        .with_protocol(SdkProtocol::HttpBinary)
+        .with_endpoint(connection.address().to_string())
+        .with_timeout(limit);
+    if env.compresses(signal) {
+        WithHttpConfig::with_compression(exporter, Compression::Gzip)
+    } else {
+        exporter
+    }
+}
+
+fn connection(env: &Env, target: &Target) -> Result<Connection, Error> {
+    let Target {
+        signal,
+        protocol,
+        address,
+    } = target;
+    let tls = address.starts_with("https://");
+    let trust = tls
+        .then(|| Trust::new(env, *signal, *protocol))
+        .transpose()?;
+    let limit = env.timeout(*signal);
+    let connection = Connection::new(*protocol, address.clone(), trust, limit);
     connection.map_err(|error| Error::Connection {
         signal: signal.to_string(),
         error,

@@ -1,6 +1,7 @@
 //! Counts export failures and logs outages: each cause once, with repetitions while it lasts, and the end.
 //!
-//! The SDK reports a failed export only by its own `tracing` events, which are recognized by name. `tests/process/telemetry.rs`
+//! The SDK reports a failed export only by its own `tracing` events, which are recognized by name. The [client of
+//! OTLP/HTTP](super::http) adds events. `tests/process/telemetry.rs`
 //! detects a change of the names. A layer must not log, so it sends the events to a task.
 
 use std::{
@@ -40,7 +41,8 @@ const CAUSES: usize = 10;
 /// An event of the SDK.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ExportEvent {
-    /// The collector's message about a rejected batch. [`Failed`](Self::Failed) follows.
+    /// The collector's message about a rejected batch, or the cause of a broken request. [`Failed`](Self::Failed) follows unless
+    /// the SDK repeats the request.
     Said(Signal),
     /// A batch was lost.
     Failed(Signal),
@@ -56,18 +58,34 @@ impl ExportEvent {
     fn of(event: &Metadata<'_>) -> Option<Self> {
         use Signal::{Logs, Metrics, Traces};
         Some(match event.name() {
-            "TonicTracesClient.ExportFailed" => Self::Said(Traces),
-            "TonicLogsClient.ExportFailed" => Self::Said(Logs),
-            "TonicMetricsClient.ExportFailed" => Self::Said(Metrics),
+            "TonicTracesClient.ExportFailed" | "HttpTracesClient.ExportFailed" => {
+                Self::Said(Traces)
+            }
+            "TonicLogsClient.ExportFailed" | "HttpLogsClient.ExportFailed" => Self::Said(Logs),
+            "TonicMetricsClient.ExportFailed" | "HttpMetricsClient.ExportFailed" => {
+                Self::Said(Metrics)
+            }
             "BatchSpanProcessor.ExportError" => Self::Failed(Traces),
             "BatchLogProcessor.ExportError" => Self::Failed(Logs),
             "PeriodicReader.ExportError" => Self::Failed(Metrics),
-            "TonicTracesClient.ExportSucceeded" => Self::Taken(Traces),
-            "TonicLogsClient.ExportSucceeded" => Self::Taken(Logs),
-            "TonicMetricsClient.ExportSucceeded" => Self::Taken(Metrics),
-            "TonicTracesClient.PartialSuccess" => Self::Partly(Traces, 0),
-            "TonicLogsClient.PartialSuccess" => Self::Partly(Logs, 0),
-            "TonicMetricsClient.PartialSuccess" => Self::Partly(Metrics, 0),
+            "TonicTracesClient.ExportSucceeded" | "HttpTracesClient.ExportSucceeded" => {
+                Self::Taken(Traces)
+            }
+            "TonicLogsClient.ExportSucceeded" | "HttpLogsClient.ExportSucceeded" => {
+                Self::Taken(Logs)
+            }
+            "TonicMetricsClient.ExportSucceeded" | "HttpMetricsClient.ExportSucceeded" => {
+                Self::Taken(Metrics)
+            }
+            "TonicTracesClient.PartialSuccess" | "HttpTraceClient.PartialSuccess" => {
+                Self::Partly(Traces, 0)
+            }
+            "TonicLogsClient.PartialSuccess" | "HttpLogsClient.PartialSuccess" => {
+                Self::Partly(Logs, 0)
+            }
+            "TonicMetricsClient.PartialSuccess" | "HttpMetricsClient.PartialSuccess" => {
+                Self::Partly(Metrics, 0)
+            }
             "BatchSpanProcessor.SpanDroppingStarted" | "BatchLogProcessor.LogDroppingStarted" => {
                 Self::Dropping
             }
@@ -174,7 +192,12 @@ impl<S: Subscriber> Layer<S> for ExportEvents {
                 }
             }
             ExportEvent::Dropping => self.dropping.store(true, Relaxed),
-            ExportEvent::Taken(_) => {}
+            ExportEvent::Taken(signal) => {
+                // Of an attempt that failed before this one.
+                if let Some(series) = series(*signal) {
+                    series.said.lock().clear();
+                }
+            }
         }
         let _ = self.sender.try_send((export, fields.text));
     }
@@ -350,8 +373,9 @@ impl Drops {
     }
 }
 
-/// Returns the cause of a failure: without the SDK's prefix, which differs by signal, and with the collector's message.
+/// Returns the cause of a failure: without the SDK's prefixes, which differ by signal, and with the collector's message.
 fn cause(reason: &str, said: &str) -> String {
+    let reason = reason.strip_prefix("Operation failed: ").unwrap_or(reason);
     let (_, reported) = reason.split_once("gRPC code: ").unwrap_or(("", reason));
     if said.is_empty() || reported.contains(said) {
         brief(reported)

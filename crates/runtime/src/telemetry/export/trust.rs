@@ -26,12 +26,18 @@ use tracing::{info, warn};
 
 use super::env::{Env, Signal};
 use crate::{
-    config::tls::{PairError, Roots, pair, provider, readable},
+    config::{
+        protocol::Protocol,
+        tls::{PairError, Roots, pair, provider, readable},
+    },
     telemetry::error::Error,
 };
 
-/// ALPN name of HTTP/2.
+/// ALPN name of HTTP/2, which gRPC needs.
 const HTTP2: &[u8] = b"h2";
+
+/// ALPN name of HTTP/1.1, which every server of OTLP/HTTP supports.
+const HTTP1: &[u8] = b"http/1.1";
 
 /// Time limit for reading the files. A mounted directory that hangs blocks one thread, and the previous certificates are used.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
@@ -54,6 +60,7 @@ struct Current {
 
 /// The files, each with the variable that names it.
 struct Files {
+    protocol: Protocol,
     authorities: Option<File>,
     identity: Option<(File, File)>,
 }
@@ -75,7 +82,7 @@ impl Trust {
     ///
     /// # Errors
     /// The files cannot be used.
-    pub(super) fn new(env: &Env, signal: Signal) -> Result<Self, Error> {
+    pub(super) fn new(env: &Env, signal: Signal, protocol: Protocol) -> Result<Self, Error> {
         let file = |what| -> Result<_, Error> {
             let named = env.strict_for(signal, what)?;
             Ok(named.map(|(variable, path)| File {
@@ -94,6 +101,7 @@ impl Trust {
             }
         };
         let files = Files {
+            protocol,
             authorities: file("CERTIFICATE")?,
             identity,
         };
@@ -114,7 +122,7 @@ impl Trust {
     /// Performs the TLS handshake with `host`.
     ///
     /// # Errors
-    /// The handshake fails, or the collector does not support HTTP/2.
+    /// The handshake fails, or the collector does not support HTTP/2 although gRPC needs it.
     pub async fn handshake(
         &self,
         host: &str,
@@ -126,11 +134,11 @@ impl Trust {
             .connect(name, stream)
             .await
             .map_err(|error| readable(error.into()))?;
-        if stream.get_ref().1.alpn_protocol() == Some(HTTP2) {
-            Ok(stream)
-        } else {
-            Err("the collector does not speak HTTP/2".into())
+        let chosen = stream.get_ref().1.alpn_protocol();
+        if self.files.protocol == Protocol::Grpc && chosen != Some(HTTP2) {
+            return Err("the collector does not speak HTTP/2".into());
         }
+        Ok(stream)
     }
 
     /// Returns the settings for a new connection, reloaded from the files if they can be used.
@@ -223,7 +231,11 @@ impl Files {
             }
             _ => config.with_no_client_auth(),
         };
-        config.alpn_protocols = vec![HTTP2.to_vec()];
+        let version = match self.protocol {
+            Protocol::Grpc => HTTP2,
+            Protocol::Http => HTTP1,
+        };
+        config.alpn_protocols = vec![version.to_vec()];
         Ok(Arc::new(config))
     }
 }
@@ -310,7 +322,7 @@ mod tests {
             let name = path("data").join(name).into_os_string();
             (format!("OTEL_EXPORTER_OTLP_{what}").into(), name)
         });
-        let trust = Trust::new(&Env::new(variables), Signal::Logs).unwrap();
+        let trust = Trust::new(&Env::new(variables), Signal::Logs, Protocol::Grpc).unwrap();
         let first = trust.config().await;
         assert!(
             Arc::ptr_eq(&first, &trust.config().await),
@@ -372,7 +384,9 @@ mod tests {
             });
             Env::new(variables)
         };
-        let error = Trust::new(&env(SECP256K1), Signal::Logs).err().unwrap();
+        let error = Trust::new(&env(SECP256K1), Signal::Logs, Protocol::Grpc)
+            .err()
+            .unwrap();
         let error = error.to_string();
         let key_type = "(environment variable): the type of the key is not supported; ";
         assert!(
@@ -381,7 +395,7 @@ mod tests {
         );
         assert!(error.contains(key_type), "{error}");
 
-        let trust = Trust::new(&env(VERSION_1[1]), Signal::Logs).unwrap();
+        let trust = Trust::new(&env(VERSION_1[1]), Signal::Logs, Protocol::Grpc).unwrap();
         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
         let mut config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
@@ -415,7 +429,7 @@ mod tests {
             "OTEL_EXPORTER_OTLP_CERTIFICATE".into(),
             crt.clone().into_os_string(),
         );
-        let trust = Trust::new(&Env::new([variable]), Signal::Logs).unwrap();
+        let trust = Trust::new(&Env::new([variable]), Signal::Logs, Protocol::Grpc).unwrap();
         let first = trust.config().await;
         fs::remove_file(&crt).unwrap();
         let made = std::process::Command::new("mkfifo").arg(&crt).status();

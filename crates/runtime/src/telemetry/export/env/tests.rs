@@ -7,6 +7,13 @@ fn env(vars: &[(&str, &str)]) -> Env {
     Env::new(vars.iter().map(|(name, value)| (name.into(), value.into())))
 }
 
+fn configured(endpoint: Option<&'static str>, protocol: Option<Protocol>) -> Telemetry {
+    Telemetry {
+        endpoint: endpoint.map(http::Uri::from_static),
+        protocol,
+    }
+}
+
 /// An invalid value without a safe default is rejected with a one-line message without secrets.
 #[test]
 fn each_refusal_is_one_clear_line() {
@@ -47,9 +54,24 @@ fn each_refusal_is_one_clear_line() {
             "ftp://h",
             r#" = "ftp://h" (environment variable): must be an http:// or https:// URL with a host, optionally a port and a path, and no credentials or query"#,
         ),
+        (
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
+            "http/json",
+            r#" = "http/json" (environment variable): must be one of grpc, http/protobuf"#,
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL",
+            "HTTP/JSON ",
+            r#" = "HTTP/JSON " (environment variable): must be one of grpc, http/protobuf"#,
+        ),
     ] {
         let env = env(&[(name, value)]);
-        let refusal = match env.endpoint(Signal::Logs, None) {
+        let configured = if name.ends_with("ENDPOINT") {
+            None
+        } else {
+            Some("http://h")
+        };
+        let refusal = match env.target(Signal::Logs, &self::configured(configured, None)) {
             Ok(_) => env.warnings(&Signal::ALL).unwrap_err(),
             Err(refusal) => refusal,
         };
@@ -61,7 +83,9 @@ fn each_refusal_is_one_clear_line() {
         ("OTEL_EXPORTER_OTLP_HEADERS", "a"),
         ("OTEL_EXPORTER_OTLP_LOGS_HEADERS", "a=b"),
     ]);
-    overridden.endpoint(Signal::Logs, None).unwrap();
+    overridden
+        .target(Signal::Logs, &configured(None, None))
+        .unwrap();
     overridden.warnings(&[Signal::Logs]).unwrap();
 }
 
@@ -71,13 +95,13 @@ fn each_warning_is_one_clear_line() {
     for (name, value, line) in [
         (
             "OTEL_EXPORTER_OTLP_PROTOCOL",
-            "http/protobuf",
-            r#" = "http/protobuf" (environment variable) is ignored: it must be grpc"#,
+            "http",
+            r#" = "http" (environment variable) is ignored: it must be one of grpc, http/protobuf"#,
         ),
         (
             "OTEL_EXPORTER_OTLP_LOGS_PROTOCOL",
-            "http/json",
-            r#" = "http/json" (environment variable) is ignored: it must be grpc"#,
+            "thrift",
+            r#" = "thrift" (environment variable) is ignored: it must be one of grpc, http/protobuf"#,
         ),
         (
             "OTEL_TRACES_SAMPLER_ARG",
@@ -258,9 +282,9 @@ fn a_file_name_that_is_not_utf8_is_rejected() {
 #[test]
 fn only_used_variables_cause_warnings() {
     let vars = [
-        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
+        ("OTEL_EXPORTER_OTLP_PROTOCOL", "http"),
         ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"),
-        ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "GRPC"),
+        ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "HTTP/Protobuf"),
         ("OTEL_EXPORTER_OTLP_LOGS_COMPRESSION", "zstd"),
     ];
     let warnings = |signals: &[Signal]| env(&vars).warnings(signals).unwrap().len();
@@ -316,7 +340,7 @@ fn valid_values_are_accepted() {
 /// Without `otlp` in its list of exporters, a signal is not exported.
 #[test]
 fn exporters_that_are_not_otlp_export_nothing() {
-    let configured = http::Uri::from_static("http://configured:1");
+    let configured = configured(Some("http://configured:1"), None);
     for (signal, list, exported) in [
         (Signal::Metrics, "prometheus", false),
         (Signal::Metrics, "Prometheus,OTLP", true),
@@ -327,8 +351,8 @@ fn exporters_that_are_not_otlp_export_nothing() {
         (Signal::Traces, "zipkin", true),
     ] {
         let env = env(&[(&exporter(signal), list)]);
-        let endpoint = env.endpoint(signal, Some(&configured)).unwrap();
-        assert_eq!(endpoint.is_some(), exported, "{signal} by {list}");
+        let target = env.target(signal, &configured).unwrap();
+        assert_eq!(target.is_some(), exported, "{signal} by {list}");
     }
 }
 
@@ -336,21 +360,17 @@ fn exporters_that_are_not_otlp_export_nothing() {
 /// endpoint.
 #[test]
 fn each_signal_finds_its_endpoint() {
-    let configured = http::Uri::from_static("http://configured:1");
-    let endpoint =
-        |vars: &[(&str, &str)], configured| env(vars).endpoint(Signal::Traces, configured).unwrap();
+    let here = Some("http://configured:1");
+    let endpoint = |vars: &[(&str, &str)], endpoint| {
+        let target = env(vars).target(Signal::Traces, &configured(endpoint, None));
+        target.unwrap().map(|(_, address)| address)
+    };
     let general = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://general:1");
     let own = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "own:1");
     assert_eq!(endpoint(&[], None), None);
     assert_eq!(endpoint(&[general], None).unwrap(), "http://general:1");
-    assert_eq!(
-        endpoint(&[general], Some(&configured)).unwrap(),
-        "http://configured:1/"
-    );
-    assert_eq!(
-        endpoint(&[general, own], Some(&configured)).unwrap(),
-        "https://own:1"
-    );
+    assert_eq!(endpoint(&[general], here).unwrap(), "http://configured:1/");
+    assert_eq!(endpoint(&[general, own], here).unwrap(), "https://own:1");
     let insecure = ("OTEL_EXPORTER_OTLP_INSECURE", "true");
     assert_eq!(endpoint(&[own, insecure], None).unwrap(), "http://own:1");
     for off in [
@@ -358,10 +378,94 @@ fn each_signal_finds_its_endpoint() {
         ("OTEL_SDK_DISABLED", "True"),
         ("OTEL_TRACES_EXPORTER", "none"),
     ] {
-        assert_eq!(
-            endpoint(&[off, general], Some(&configured)),
+        assert_eq!(endpoint(&[off, general], here), None, "{off:?}");
+    }
+}
+
+/// The signal's own protocol overrides the configured one, which overrides the general variable. The default is gRPC. An URL for
+/// all signals is a base with OTLP/HTTP. A signal's own URL is used as it is.
+#[test]
+fn each_signal_finds_its_protocol() {
+    const GENERAL: (&str, &str) = ("OTEL_EXPORTER_OTLP_PROTOCOL", "HTTP/protobuf");
+    const OWN: (&str, &str) = ("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "http/protobuf");
+    const OWN_GRPC: (&str, &str) = ("OTEL_EXPORTER_OTLP_LOGS_PROTOCOL", "grpc");
+    let base = |url| ("OTEL_EXPORTER_OTLP_ENDPOINT", url);
+    let own = |url| ("OTEL_EXPORTER_OTLP_LOGS_ENDPOINT", url);
+    let http = Some(Protocol::Http);
+    for (vars, configured, protocol, url) in [
+        (
+            &[base("http://h:1/a")][..],
             None,
-            "{off:?}"
+            Protocol::Grpc,
+            "http://h:1/a",
+        ),
+        (
+            &[base("http://h:1")],
+            http,
+            Protocol::Http,
+            "http://h:1/v1/logs",
+        ),
+        (
+            &[base("http://h:1/")],
+            http,
+            Protocol::Http,
+            "http://h:1/v1/logs",
+        ),
+        (
+            &[base("http://h/a"), GENERAL],
+            None,
+            Protocol::Http,
+            "http://h/a/v1/logs",
+        ),
+        (
+            &[base("h:1/a/"), OWN],
+            None,
+            Protocol::Http,
+            "https://h:1/a/v1/logs",
+        ),
+        (
+            &[base("http://h:1"), OWN_GRPC],
+            http,
+            Protocol::Grpc,
+            "http://h:1",
+        ),
+        (
+            &[base("http://h"), GENERAL],
+            Some(Protocol::Grpc),
+            Protocol::Grpc,
+            "http://h",
+        ),
+        (
+            &[own("http://h:1"), base("http://i")],
+            http,
+            Protocol::Http,
+            "http://h:1",
+        ),
+        (
+            &[own("http://h:1/logs"), GENERAL],
+            None,
+            Protocol::Http,
+            "http://h:1/logs",
+        ),
+        // Overridden by the own variable.
+        (
+            &[
+                base("http://h"),
+                ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+                OWN_GRPC,
+            ],
+            None,
+            Protocol::Grpc,
+            "http://h",
+        ),
+    ] {
+        let target = env(vars).target(Signal::Logs, &self::configured(None, configured));
+        assert_eq!(
+            target.unwrap().unwrap(),
+            (protocol, url.to_owned()),
+            "{vars:?}"
         );
     }
+    let target = env(&[]).target(Signal::Traces, &configured(Some("http://h:4318"), http));
+    assert_eq!(target.unwrap().unwrap().1, "http://h:4318/v1/traces");
 }

@@ -58,18 +58,33 @@ fn each_new_cause_is_logged_once() {
     assert!(outages.took_partly(Signal::Traces, "too old"));
 }
 
-/// A cause contains the gRPC code and the collector's message. Connection errors are unchanged.
+/// A cause contains the status and the collector's message. Connection errors of gRPC are unchanged.
 #[test]
 fn the_collectors_own_words_are_in_the_cause() {
-    let reason = "Operation failed: TonicLogsClient export failed with gRPC code: ";
-    for (logged, said, expected) in [
+    const GRPC: &str = "Operation failed: TonicLogsClient export failed with gRPC code: ";
+    const HTTP: &str = "Operation failed: HTTP export failed";
+    for (reason, logged, said, expected) in [
         (
+            HTTP,
+            ": network error",
+            "Connection refused",
+            "HTTP export failed: network error: Connection refused",
+        ),
+        (
+            HTTP,
+            " with status code: 503",
+            "busy",
+            "HTTP export failed with status code: 503: busy",
+        ),
+        (
+            GRPC,
             "Unauthenticated",
             "no such tenant",
             "Unauthenticated: no such tenant",
         ),
-        ("Unavailable", "", "Unavailable"),
+        (GRPC, "Unavailable", "", "Unavailable"),
         (
+            GRPC,
             "Unavailable: transport error: refused",
             "transport error",
             "Unavailable: transport error: refused",
@@ -175,4 +190,26 @@ fn another_cause_is_another_outage() {
     );
     assert!(outages.failed(Signal::Traces, "Unavailable", now).is_some());
     assert!(outages.taken(Signal::Traces, now).is_some());
+}
+
+/// The message of an attempt that was repeated with success is not the cause of a later failure.
+#[tokio::test]
+async fn a_message_belongs_to_its_batch() {
+    let (log, _guard) = crate::testing::fixtures::logged(tracing::Level::INFO);
+    let layer = export_events(Metrics::disconnected(&APP), Failures::default());
+    let subscriber =
+        tracing_subscriber::layer::SubscriberExt::with(tracing_subscriber::registry(), layer);
+    tracing::subscriber::with_default(subscriber, || {
+        tracing::debug!(name: "HttpLogsClient.ExportFailed", error = "first");
+        tracing::debug!(name: "HttpLogsClient.ExportSucceeded", "");
+        tracing::error!(name: "BatchLogProcessor.ExportError", error = "too large");
+        tracing::debug!(name: "HttpTracesClient.ExportFailed", error = "second");
+        tracing::error!(name: "BatchSpanProcessor.ExportError", error = "busy");
+    });
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    let log = String::from_utf8(log.lock().clone()).unwrap();
+    assert!(log.contains("cannot export: too large: data"), "{log}");
+    assert!(log.contains("cannot export: busy: second: data"), "{log}");
 }
