@@ -104,8 +104,16 @@ impl Client {
 #[async_trait]
 impl HttpClient for Client {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let ended = self.exchange(request).await;
-        match &ended {
+        let mut ended = self.exchange(request).await;
+        match &mut ended {
+            // The SDK would count the data as exported.
+            Ok(response) if response.status().is_success() && is_page(response) => {
+                failed(
+                    self.signal,
+                    "the endpoint is no collector: it returned an HTML page",
+                );
+                *response.status_mut() = StatusCode::NOT_FOUND;
+            }
             Ok(response) if response.status().is_success() => succeeded(self.signal),
             Ok(response) => {
                 if let Some(pause) = pause_of(response) {
@@ -170,6 +178,12 @@ fn pause_of(response: &Response<Bytes>) -> Option<Duration> {
 struct Status {
     #[prost(string, tag = "2")]
     message: String,
+}
+
+/// Returns whether the response is a page for browsers, as from the wrong web server.
+fn is_page(response: &Response<Bytes>) -> bool {
+    let content = response.headers().get(CONTENT_TYPE);
+    content.is_some_and(|content| content.as_bytes().starts_with(b"text/html"))
 }
 
 /// Returns the collector's error message, if the response has one. Pages of proxies are not messages.

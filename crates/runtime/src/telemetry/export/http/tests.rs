@@ -176,6 +176,15 @@ async fn only_retryable_failures_are_repeated() {
     }
 }
 
+/// A web server that is no collector does not swallow the data in silence.
+#[tokio::test(start_paused = true)]
+async fn a_page_is_a_failure() {
+    let page = "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: 6\r\n\r\n<html>";
+    let (ended, requests) = export(&[Answer::Text(page.into())]).await;
+    assert!(ended.is_err());
+    assert_eq!(requests, 1);
+}
+
 /// `Retry-After`, in seconds or as a date, delays the repetition.
 #[tokio::test]
 async fn a_batch_waits_for_retry_after() {
