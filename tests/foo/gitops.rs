@@ -1,4 +1,4 @@
-//! `deploy/integrations`: Argo CD's health of a Foo, by Argo CD's own code, and the metrics of Foos, by kube-state-metrics.
+//! Tools that deploy and watch Foos: Argo CD's health of a Foo, the metrics of kube-state-metrics, and `helm install --wait`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::{
     foo::{
         conditions::foos_by_state,
-        scenarios::{DEADLINE, Scene, condition},
+        scenarios::{DEADLINE, Scene, condition, foo},
     },
     support::foos::with_pods,
 };
@@ -295,4 +295,44 @@ async fn kube_state_metrics_counts_foos() {
         .await;
     println!("{shown:#?}");
     scene.hold("going", &Value::Null).await;
+}
+
+/// `helm install --wait` of Helm 4 returns once the Foo of a chart is Ready, and fails for a Foo that cannot become Ready.
+#[tokio::test]
+#[ignore = "builds Helm, in minutes"]
+async fn helm_waits_for_foos() {
+    let scene = Scene::with_sample("helm-wait").await;
+    let chart = tempfile::tempdir().unwrap();
+    fs::create_dir(chart.path().join("templates")).unwrap();
+    let about = "apiVersion: v2\nname: web\nversion: 0.1.0\n";
+    fs::write(chart.path().join("Chart.yaml"), about).unwrap();
+    let object = foo("web", &json!({ "deploymentName": "web", "replicas": 1 }));
+    let name = "{{ .Values.deployment | quote }}";
+    let text = object.to_string().replacen(
+        r#""deploymentName":"web""#,
+        &format!(r#""deploymentName":{name}"#),
+        1,
+    );
+    assert!(text.contains(name));
+    fs::write(chart.path().join("templates/foo.yaml"), text).unwrap();
+    let helm = async |verb: &str, deployment: &str| {
+        let mut command = tokio::process::Command::from(bound_command(built("helm").join("helm")));
+        let command = command
+            .args([verb, "web"])
+            .arg(chart.path())
+            .args(["--wait", "--timeout=30s", "--namespace", &scene.namespace])
+            .arg(format!("--set=deployment={deployment}"))
+            .env("HOME", chart.path())
+            .env("KUBECONFIG", with_pods().await.kubeconfig())
+            .stdin(Stdio::null());
+        let output = command.output().await.unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        println!("helm {verb}: {}: {stderr}", output.status);
+        output.status.success().then_some(()).ok_or(stderr)
+    };
+    helm("install", "web").await.unwrap();
+    let ready = scene.get("foo/web").await;
+    assert_eq!(condition(&ready, "Ready")["status"], "True");
+    let error = helm("upgrade", "").await.unwrap_err();
+    assert!(error.contains("Foo/") && error.contains("web"), "{error}");
 }
