@@ -45,7 +45,7 @@ test-simulated:
 	chrt --idle 0 $(MAKE) simulate SEEDS=1000
 	chrt --idle 0 $(MAKE) simulate EXHAUSTIVE=1 ONLY=create
 
-package-test: ## package the runtime as a crate, build dependants from it, list its public interface (WRITE=1: write the list)
+package-test: ## package the runtime as a crate, build dependants from it, compare its public interface with the list (WRITE=1: update the list)
 	tests/package/test.sh
 
 e2e: ## test the image that Nix builds, installed by deploy/, with real pods (IMAGE=archive: test that image; requires root)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packages crates/runtime as for crates.io, and builds two dependants from the packaged file: the first operator of its README, and
-# its example for kube's own `Controller` without the default features. Checks the supported version of Rust, and compares the
+# Packages crates/runtime as for crates.io, and builds two dependants from the package. They are the first operator of its README,
+# and its example for kube's own `Controller` without the default features. Checks the supported version of Rust, and compares the
 # public interface with public_api.txt (WRITE=1 updates it). Needs jq; no network if the dependencies are fetched.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -24,8 +24,8 @@ cargo package --quiet --locked --offline --no-verify --allow-dirty --package ope
 dependants=$CARGO_TARGET_DIR/dependants
 rm -rf "$dependants" && mkdir -p "$dependants"/{first,elected}/src
 # With the current time: cargo compares timestamps, and those in a package never change.
-tar xzmf "$CARGO_TARGET_DIR/package/operator-runtime-0.1.0.crate" -C "$dependants"
-packaged=operator-runtime-0.1.0
+packaged=operator-runtime-$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
+tar xzmf "$CARGO_TARGET_DIR/package/$packaged.crate" -C "$dependants"
 for file in LICENSE README.md; do [ -s "$dependants/$packaged/$file" ] || fail "the package contains no $file"; done
 
 cd "$dependants"
@@ -61,12 +61,12 @@ done
 
 graph=$(cargo tree --offline --package operator-runtime --no-default-features --edges normal --prefix none |
   sed 's/ (\*)//' | sort -u)
-for heavy in clap figment kube-runtime kube-derive opentelemetry-otlp tonic toml tracing-subscriber; do
-  ! grep -q "^$heavy v" <<<"$graph" || fail "without the feature operator, the runtime depends on $heavy"
+for excluded in clap figment kube-runtime kube-derive opentelemetry-otlp tonic toml tracing-subscriber; do
+  ! grep -q "^$excluded v" <<<"$graph" || fail "without the feature operator, the runtime depends on $excluded"
 done
 echo "crates in the graph without the feature operator: $(wc -l <<<"$graph")"
 
-# rustdoc's JSON is not stable: the script is for the format of this compiler.
+# The JSON format of rustdoc is unstable: public_api.jq matches the pinned compiler.
 printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >"$work/rustdoc" && chmod +x "$work/rustdoc"
 RUSTDOC=$work/rustdoc RUSTDOCFLAGS='-Z unstable-options --output-format json' \
   cargo doc --quiet --offline --no-deps --lib --package operator-runtime
@@ -74,4 +74,4 @@ listed=$root/tests/package/public_api.txt
 jq -r -f "$root/tests/package/public_api.jq" "$CARGO_TARGET_DIR/doc/operator_runtime.json" |
   LC_ALL=C sort -u >"$work/public_api.txt"
 [ "${WRITE-}" != 1 ] || cp "$work/public_api.txt" "$listed"
-diff -u "$listed" "$work/public_api.txt" || fail 'the public interface has changed: if it is meant, make package-test WRITE=1'
+diff -u "$listed" "$work/public_api.txt" || fail 'the public interface has changed; if this is intended, run make package-test WRITE=1'
