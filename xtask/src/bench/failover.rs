@@ -1,7 +1,7 @@
 //! Failover after the leader was killed, with the default Lease and with `deploy/components/fast-failover`.
 //!
-//! Two replicas with the permissions of `deploy/` and with server-side fencing. A proxy makes their requests those of pods of the
-//! controller, and the audit log names their own users.
+//! Two replicas with the permissions of `deploy/` and with server-side fencing. The proxy of each replica impersonates a pod of the
+//! controller. The audit log still names the replica's own user.
 
 use std::{
     collections::BTreeMap,
@@ -34,9 +34,9 @@ const LEASE: &str = "foo-controller";
 /// Prefix of the variables in the component.
 const PREFIX: &str = "FOO_CONTROLLER__LEADER_ELECTION__";
 
-/// New Foos in a second.
+/// New Foos per second.
 const RATE: u32 = 20;
-/// Time of the load before a kill.
+/// Load before a kill.
 const BEFORE: Duration = Duration::from_secs(1);
 const DEADLINE: Duration = Duration::from_mins(2);
 /// Longest wait of a Foo with the component.
@@ -58,7 +58,7 @@ pub const QUICK: Scale = Scale {
 };
 
 /// Settings of an election.
-struct Lease {
+struct ElectionSettings {
     duration: Duration,
     retry: Duration,
     variables: BTreeMap<String, String>,
@@ -67,9 +67,9 @@ struct Lease {
 /// Measures of one Lease, by name, in the order of the table.
 type Measures = Vec<(&'static str, Vec<f64>)>;
 
-/// Measures both, and prints a table. Fails if a Foo waited for longer than [`GOAL`] with the component.
+/// Measures both Leases, and prints a table. Fails if a Foo waited for longer than [`GOAL`] with the component.
 pub async fn run(scale: &Scale) -> ExitCode {
-    let default = Lease {
+    let default = ElectionSettings {
         duration: Duration::from_secs(15),
         retry: Duration::from_secs(2),
         variables: BTreeMap::new(),
@@ -103,8 +103,8 @@ fn deploy() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }
 
-/// Returns the Lease of the component.
-fn component() -> Lease {
+/// Reads the settings of the component.
+fn component() -> ElectionSettings {
     let file = deploy().join("components/fast-failover/kustomization.yaml");
     let text = fs::read_to_string(file).unwrap();
     let mut lines = text.lines().map(str::trim);
@@ -121,7 +121,7 @@ fn component() -> Lease {
         let span: k8s_openapi::jiff::SignedDuration = text.parse().unwrap();
         span.try_into().unwrap()
     };
-    Lease {
+    ElectionSettings {
         duration: time("LEASE_DURATION"),
         retry: time("RETRY_PERIOD"),
         variables,
@@ -137,7 +137,7 @@ struct Replica {
 
 impl Replica {
     /// Starts a process as the next pod, and waits until it has its watches.
-    async fn start(&mut self, cluster: &Cluster, lease: &Lease) {
+    async fn start(&mut self, cluster: &Cluster, lease: &ElectionSettings) {
         self.pod += 1;
         let uid = self.pod.to_string();
         let extra = [
@@ -157,7 +157,7 @@ impl Replica {
             .envs(&lease.variables);
         let started = Timestamp::now();
         self.subject = Some(Subject::spawn(cluster, command, self.user));
-        eventually(DEADLINE, "it has its watches", async || {
+        eventually(DEADLINE, "the replica has opened its watches", async || {
             let log = cluster.audit();
             let watched = ["foos", "deployments", "leases"].map(|resource| {
                 log.iter().any(|event| {
@@ -184,7 +184,7 @@ impl Replica {
     }
 }
 
-async fn measure(lease: &Lease, scale: &Scale) -> Measures {
+async fn measure(lease: &ElectionSettings, scale: &Scale) -> Measures {
     let plane = Plane::start().await;
     let cluster = &plane.cluster;
     for folder in [deploy(), deploy().join("components/fencing")] {
@@ -209,7 +209,7 @@ async fn measure(lease: &Lease, scale: &Scale) -> Measures {
     for round in 0..scale.kills {
         let log = cluster.audit();
         let leader = usize::from(leader(&log) == USERS[1]);
-        // Different phases of the renewals.
+        // The kills hit different moments between two renewals.
         let phase = lease.retry * round / scale.kills;
         let span = BEFORE + phase + lease.duration + Duration::from_secs(2);
         let name = format!("kill-{round}");
@@ -230,7 +230,7 @@ async fn measure(lease: &Lease, scale: &Scale) -> Measures {
                     && (&*event.verb, &*event.resource) == (verb, resource)
                     && event.code < 300
             });
-            its.next().expect("a write").reached.0
+            its.next().expect("a write of the next leader").reached.0
         };
         let (lease_taken, write) = (first("patch", "leases"), first("create", "deployments"));
         taken.push(lease_taken.duration_since(killed).as_secs_f64());

@@ -1,5 +1,6 @@
-//! Compares this controller with one based on controller-runtime (`benches/peer`) and with the bare API server.
-//! `benches/README.md` describes the measures and how to read them.
+//! Compares this controller with one based on controller-runtime (`benches/peer`) and with the bare API server. Flags select
+//! measures of this controller alone: Secrets, isolation, failover. `benches/README.md` describes the measures and how to read
+//! them.
 #![allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

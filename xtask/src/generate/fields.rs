@@ -98,7 +98,8 @@ fn limits(field: &Value, is_required: bool) -> String {
     limits.join("; ").replace('|', "\\|")
 }
 
-/// Returns the description in one line. Of a field of Kubernetes' own types, the first sentence is enough.
+/// Returns the description on one line; if `is_short`, only its first sentence. Items of lists are usually types of Kubernetes,
+/// with long descriptions.
 fn meaning(field: &Value, is_short: bool) -> String {
     let text = field["description"].as_str().unwrap_or_default();
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -1,4 +1,5 @@
-//! Files that `make generate` derives from the tables of metrics and settings, from the command line, and from `deploy`.
+//! Files that `make generate` derives from the tables of metrics and settings, the command line, the CRD, and the manifests in
+//! `deploy`.
 
 mod chart;
 mod command_line;
@@ -58,7 +59,7 @@ fn files() -> Vec<(PathBuf, String)> {
 mod tests {
     use super::*;
 
-    /// The files generated from the tables of metrics and settings are current.
+    /// All generated files are current.
     #[test]
     fn generated_files_are_current() {
         for (path, generated) in files() {

@@ -25,11 +25,11 @@ pub fn files(read: &dyn Fn(&str) -> Text) -> Vec<(String, String)> {
     template("poddisruptionbudget", &from, budget(&read(&from)));
     let patches = |name: &str| read(&format!("deploy/components/{name}/kustomization.yaml"));
     // The annotation of components/fast-failover.
-    let fast = when(
+    let lease_annotation = when(
         ".Values.fencing.fastFailover",
         &patches("fast-failover").block("annotations:"),
     );
-    let fast = indented(&fast, 4);
+    let lease_annotation = indented(&lease_annotation, 4);
     let from = base("service");
     let text = service(&read(&from), &patches("metrics-auth"));
     template(
@@ -54,7 +54,10 @@ pub fn files(read: &dyn Fn(&str) -> Text) -> Vec<(String, String)> {
         let folder = format!("deploy/components/{name}");
         let mut objects = Vec::new();
         for part in parts {
-            objects.extend(component(&read(&format!("{folder}/{part}.yaml")), &fast));
+            objects.extend(component(
+                &read(&format!("{folder}/{part}.yaml")),
+                &lease_annotation,
+            ));
         }
         match name {
             "collector" => objects.push(Text::new(COLLECTOR_CONFIGURATION)),
@@ -90,7 +93,7 @@ fn joined(objects: &[Text]) -> String {
     objects.join("---\n")
 }
 
-/// Returns the text under a condition.
+/// Returns the text inside `{{ if condition }}`.
 fn when(condition: &str, text: &str) -> String {
     format!("{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n")
 }
@@ -99,7 +102,7 @@ fn enabled(value: &str, text: &str) -> String {
     when(&format!(".Values.{value}.enabled"), text)
 }
 
-/// Returns the field with the value of this name, if it is set.
+/// Returns a template that renders the field `name` with the value `value`, if it is set.
 fn field(name: &str, value: &str, indent: usize) -> String {
     let deeper = indent + 2;
     let text = format!(
@@ -149,7 +152,10 @@ fn budget(text: &Text) -> String {
         "minAvailable: 1\n",
         "minAvailable: {{ sub (int .Values.replicaCount) 1 }}\n",
     );
-    let object = object.replace("A drain leaves one replica, and continues once another one is Ready elsewhere.", "A drain takes one replica, and continues once another one is Ready elsewhere. It would never take a single one.");
+    let object = object.replace(
+        "A drain leaves one replica, and continues once another one is Ready elsewhere.",
+        "A drain evicts one pod, and continues once its replacement is Ready. With one replica, a budget would block every drain.",
+    );
     when("gt (int .Values.replicaCount) 1", object.as_str())
 }
 
@@ -293,7 +299,7 @@ fn environment(patches: &dyn Fn(&str) -> Text) -> String {
     env
 }
 
-/// Returns the items or fields of a value, if it is set.
+/// Returns a template that renders the items or fields of `value`, if it is set.
 fn values(value: &str, indent: usize) -> String {
     let text = format!(
         "{{{{- with .Values.{value} }}}}\n{{{{- toYaml . | nindent {indent} }}}}\n{{{{- end }}}}\n"
@@ -301,7 +307,7 @@ fn values(value: &str, indent: usize) -> String {
     indented(&text, indent)
 }
 
-/// Returns a value, or the default of `deploy` if the value is not set.
+/// Returns a template that renders `value`, or the default of `deploy` if it is not set.
 fn default(value: &str, text: &str, indent: usize) -> String {
     let pad = " ".repeat(indent);
     format!(
@@ -310,7 +316,7 @@ fn default(value: &str, text: &str, indent: usize) -> String {
     )
 }
 
-/// Returns the value of a component.
+/// Returns the name of a component's value, in camel case.
 fn camel(component: &str) -> String {
     let mut words = component.split('-');
     let first = words.next().unwrap().to_owned();
@@ -319,8 +325,8 @@ fn camel(component: &str) -> String {
     })
 }
 
-/// Returns the templates of the objects of a component. `fast` is an annotation of the fencing record.
-fn component(text: &Text, fast: &str) -> Vec<Text> {
+/// Returns the templates of the objects of a component. `lease_annotation` is an annotation of the fencing record.
+fn component(text: &Text, lease_annotation: &str) -> Vec<Text> {
     let mut objects = text.objects();
     for object in &mut objects {
         let comments = COMMENTS.map(|(old, new)| (old, new.to_owned()));
@@ -336,7 +342,7 @@ fn component(text: &Text, fast: &str) -> Vec<Text> {
             (
                 "controller-account: foo-controller\n",
                 format!(
-                    "controller-account: {}\n{fast}",
+                    "controller-account: {}\n{lease_annotation}",
                     helper("serviceAccountName")
                 ),
             ),

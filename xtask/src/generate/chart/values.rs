@@ -11,17 +11,17 @@ use super::{
 };
 
 /// A value of the chart.
-struct Value {
+struct ChartValue {
     /// Path with dots.
     name: &'static str,
-    default: Default,
+    default: DefaultValue,
     schema: Schema,
     help: &'static str,
 }
 
 /// A default: of the chart, or read from `deploy`.
 #[derive(Clone, Copy)]
-enum Default {
+enum DefaultValue {
     Yaml(&'static str),
     Replicas,
     Repository,
@@ -37,14 +37,14 @@ enum Schema {
     Text,
     /// A string with this pattern.
     Pattern(&'static str),
-    /// A whole number from this one.
-    Whole(u32),
-    Switch,
+    /// An integer, at least this.
+    Integer(u32),
+    Boolean,
     /// A map of strings.
-    Texts,
+    StringMap,
     /// An object of Kubernetes, which the API server validates.
     Object,
-    /// A list of such objects.
+    /// A list of objects of Kubernetes.
     Objects,
     /// A list of strings with this pattern.
     List(&'static str),
@@ -54,237 +54,239 @@ const DIGEST: &str = "^(sha256:[0-9a-f]{64})?$";
 const NAME: &str = "^([a-z0-9]([-a-z0-9]*[a-z0-9])?)?$";
 const CIDR: &str = "^[0-9a-fA-F.:]+/[0-9]+$";
 
-const VALUES: &[Value] = &[
-    Value {
+const VALUES: &[ChartValue] = &[
+    ChartValue {
         name: "replicaCount",
-        default: Default::Replicas,
-        schema: Schema::Whole(0),
-        help: "Number of replicas. One leads, the others stand by. A PodDisruptionBudget lets a drain take one at a time",
+        default: DefaultValue::Replicas,
+        schema: Schema::Integer(0),
+        help: "Number of replicas. One leads, the others stand by. A PodDisruptionBudget limits a drain to one pod at a time",
     },
-    Value {
+    ChartValue {
         name: "image.repository",
-        default: Default::Repository,
+        default: DefaultValue::Repository,
         schema: Schema::Pattern("."),
         help: "Name of the image, with its registry",
     },
-    Value {
+    ChartValue {
         name: "image.tag",
-        default: Default::Yaml("\"\""),
+        default: DefaultValue::Yaml("\"\""),
         schema: Schema::Text,
         help: "Tag of the image; if empty, the version of the program in this chart",
     },
-    Value {
+    ChartValue {
         name: "image.digest",
-        default: Default::Yaml("\"\""),
+        default: DefaultValue::Yaml("\"\""),
         schema: Schema::Pattern(DIGEST),
         help: "Digest of the image (`sha256:…`), used instead of the tag",
     },
-    Value {
+    ChartValue {
         name: "image.pullPolicy",
-        default: Default::Yaml("\"\""),
+        default: DefaultValue::Yaml("\"\""),
         schema: Schema::Pattern("^(Always|IfNotPresent|Never)?$"),
         help: "`Always`, `IfNotPresent` or `Never`; if empty, the default of Kubernetes",
     },
-    Value {
+    ChartValue {
         name: "imagePullSecrets",
-        default: Default::Yaml("[]"),
+        default: DefaultValue::Yaml("[]"),
         schema: Schema::Objects,
         help: "Secrets for the registry, such as `[{name: registry}]`",
     },
-    Value {
+    ChartValue {
         name: "fullnameOverride",
-        default: Default::Yaml("\"\""),
+        default: DefaultValue::Yaml("\"\""),
         schema: Schema::Pattern(NAME),
-        help: "Prefix of all names; if empty, the name of the release, and the name of the chart unless the release contains it",
+        help: "Prefix of all names. If empty: the name of the release, followed by -foo-controller unless it contains foo-controller",
     },
-    Value {
+    ChartValue {
         name: "commonLabels",
-        default: Default::Yaml("{}"),
-        schema: Schema::Texts,
-        help: "Labels of all objects, except of the pods. The Prometheus of kube-prometheus-stack selects by `release`",
+        default: DefaultValue::Yaml("{}"),
+        schema: Schema::StringMap,
+        help: "Labels of all objects except pods. The Prometheus of kube-prometheus-stack selects by `release`",
     },
-    Value {
+    ChartValue {
         name: "crds.enabled",
-        default: Default::Yaml("true"),
-        schema: Schema::Switch,
-        help: "Installs the CRD. One release of a cluster has it. `helm uninstall` keeps it",
+        default: DefaultValue::Yaml("true"),
+        schema: Schema::Boolean,
+        help: "Installs the CRD. Only one release in a cluster may contain it. `helm uninstall` keeps it",
     },
-    Value {
+    ChartValue {
         name: "configuration",
-        default: Default::Yaml("\"\""),
+        default: DefaultValue::Yaml("\"\""),
         schema: Schema::Text,
         help: "Content of `foo-controller.toml`, with the changed keys only. A change rolls the pods. Set it with `--set-file`",
     },
-    Value {
+    ChartValue {
         name: "namespaces",
-        default: Default::Yaml("[]"),
+        default: DefaultValue::Yaml("[]"),
         schema: Schema::List("^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"),
-        help: "Existing namespaces whose Foos are served, and where the controller has permissions; if empty, all (component `namespaced`)",
+        help: "Existing namespaces whose Foos are served. The controller has permissions only there. If empty: all namespaces",
     },
-    Value {
+    ChartValue {
         name: "installation",
-        default: Default::Yaml("\"\""),
+        default: DefaultValue::Yaml("\"\""),
         schema: Schema::Pattern(NAME),
-        help: "Name of this installation: it serves the Foos with this label only. \
-               Set it here and not in `configuration`, because it is part of the Lease's name in the Role",
+        help: "Name of this installation. It serves only Foos whose label `samplecontroller.k8s.io/installation` has this value. \
+            Do not set it in `configuration`: the Role needs it for the name of the Lease",
     },
-    Value {
+    ChartValue {
         name: "extraEnv",
-        default: Default::Yaml("[]"),
+        default: DefaultValue::Yaml("[]"),
         schema: Schema::Objects,
         help: "Further variables of the container, such as `[{name: FOO_CONTROLLER__WORKERS, value: \"5\"}]`. \
                They override `configuration`",
     },
-    Value {
+    ChartValue {
         name: "serviceAccount.create",
-        default: Default::Yaml("true"),
-        schema: Schema::Switch,
+        default: DefaultValue::Yaml("true"),
+        schema: Schema::Boolean,
         help: "Creates the ServiceAccount",
     },
-    Value {
+    ChartValue {
         name: "serviceAccount.name",
-        default: Default::Yaml("\"\""),
+        default: DefaultValue::Yaml("\"\""),
         schema: Schema::Text,
         help: "Name of the ServiceAccount. Each installation needs its own",
     },
-    Value {
+    ChartValue {
         name: "serviceAccount.annotations",
-        default: Default::Yaml("{}"),
-        schema: Schema::Texts,
+        default: DefaultValue::Yaml("{}"),
+        schema: Schema::StringMap,
         help: "Annotations of the ServiceAccount",
     },
-    Value {
+    ChartValue {
         name: "resources",
-        default: Default::Resources,
+        default: DefaultValue::Resources,
         schema: Schema::Object,
         help: "Requests and limits. The memory limit is enough for 100,000 Foos. \
                Set no CPU limit: a throttled leader may lose the Lease",
     },
-    Value {
+    ChartValue {
         name: "terminationGracePeriodSeconds",
-        default: Default::GracePeriod,
-        schema: Schema::Whole(1),
-        help: "Increase it with `shutdown_timeout` and `renew_deadline` in `configuration`",
+        default: DefaultValue::GracePeriod,
+        schema: Schema::Integer(1),
+        help: "Grace period of the pods. Increase it together with `shutdown_timeout` and `renew_deadline` in `configuration`",
     },
-    Value {
+    ChartValue {
         name: "podLabels",
-        default: Default::Yaml("{}"),
-        schema: Schema::Texts,
+        default: DefaultValue::Yaml("{}"),
+        schema: Schema::StringMap,
         help: "Further labels of the pods",
     },
-    Value {
+    ChartValue {
         name: "podAnnotations",
-        default: Default::Yaml("{}"),
-        schema: Schema::Texts,
+        default: DefaultValue::Yaml("{}"),
+        schema: Schema::StringMap,
         help: "Further annotations of the pods",
     },
-    Value {
+    ChartValue {
         name: "nodeSelector",
-        default: Default::Yaml("{}"),
-        schema: Schema::Texts,
+        default: DefaultValue::Yaml("{}"),
+        schema: Schema::StringMap,
         help: "Labels of the nodes that may run the pods",
     },
-    Value {
+    ChartValue {
         name: "tolerations",
-        default: Default::Yaml("[]"),
+        default: DefaultValue::Yaml("[]"),
         schema: Schema::Objects,
         help: "Taints that the pods tolerate",
     },
-    Value {
+    ChartValue {
         name: "affinity",
-        default: Default::Yaml("{}"),
+        default: DefaultValue::Yaml("{}"),
         schema: Schema::Object,
         help: "Replaces the default affinity: nodes with Linux on amd64 or arm64, and replicas on different nodes if possible",
     },
-    Value {
+    ChartValue {
         name: "topologySpreadConstraints",
-        default: Default::Yaml("[]"),
+        default: DefaultValue::Yaml("[]"),
         schema: Schema::Objects,
         help: "Replaces the default constraint, which spreads the replicas over zones",
     },
-    Value {
+    ChartValue {
         name: "priorityClassName",
-        default: Default::Yaml("\"\""),
+        default: DefaultValue::Yaml("\"\""),
         schema: Schema::Text,
         help: "PriorityClass of the pods",
     },
-    Value {
+    ChartValue {
         name: "extraVolumes",
-        default: Default::Yaml("[]"),
+        default: DefaultValue::Yaml("[]"),
         schema: Schema::Objects,
         help: "Further volumes of the pods, such as the Secret of a certificate",
     },
-    Value {
+    ChartValue {
         name: "extraVolumeMounts",
-        default: Default::Yaml("[]"),
+        default: DefaultValue::Yaml("[]"),
         schema: Schema::Objects,
         help: "Mounts of these volumes in the container",
     },
-    Value {
+    ChartValue {
         name: "fencing.enabled",
-        default: Default::Yaml("false"),
-        schema: Schema::Switch,
+        default: DefaultValue::Yaml("false"),
+        schema: Schema::Boolean,
         help: "Server-side fencing: the API server rejects writes of a replica that does not lead",
     },
-    Value {
+    ChartValue {
         name: "fencing.fastFailover",
-        default: Default::Yaml("false"),
-        schema: Schema::Switch,
-        help: "A Lease of 3 s instead of 15 s. Needs `fencing.enabled`. Set `resources.requests.cpu` to 100m with it: a renewal must \
+        default: DefaultValue::Yaml("false"),
+        schema: Schema::Boolean,
+        help: "A Lease of 3 s instead of 15 s. Needs `fencing.enabled`. Also set `resources.requests.cpu` to 100m: a renewal must \
                take less than 1 s",
     },
-    Value {
+    ChartValue {
         name: "metricsAuth.enabled",
-        default: Default::Yaml("false"),
-        schema: Schema::Switch,
+        default: DefaultValue::Yaml("false"),
+        schema: Schema::Boolean,
         help: "Serves metrics over TLS, for authorized users only",
     },
-    Value {
+    ChartValue {
         name: "prometheus.enabled",
-        default: Default::Yaml("false"),
-        schema: Schema::Switch,
+        default: DefaultValue::Yaml("false"),
+        schema: Schema::Boolean,
         help: "PodMonitor, alerts and a dashboard. Needs the CRDs of the Prometheus Operator",
     },
-    Value {
+    ChartValue {
         name: "otlp.enabled",
-        default: Default::Yaml("false"),
-        schema: Schema::Switch,
+        default: DefaultValue::Yaml("false"),
+        schema: Schema::Boolean,
         help: "Exports traces, logs and metrics by OTLP",
     },
-    Value {
+    ChartValue {
         name: "otlp.endpoint",
-        default: Default::Endpoint,
+        default: DefaultValue::Endpoint,
         schema: Schema::Pattern("^https?://."),
         help: "URL of the collector",
     },
-    Value {
+    ChartValue {
         name: "collector.enabled",
-        default: Default::Yaml("false"),
-        schema: Schema::Switch,
+        default: DefaultValue::Yaml("false"),
+        schema: Schema::Boolean,
         help: "An OpenTelemetry Collector in a namespace of its own, for trials",
     },
-    Value {
+    ChartValue {
         name: "networkPolicy.enabled",
-        default: Default::Yaml("false"),
-        schema: Schema::Switch,
-        help: "Denies all other traffic of the namespace. Needs a network plugin that enforces NetworkPolicy",
+        default: DefaultValue::Yaml("false"),
+        schema: Schema::Boolean,
+        help: "Denies all traffic of the namespace, except metrics, probes, DNS, the API server and the collector. \
+            Needs a network plugin that enforces NetworkPolicy",
     },
-    Value {
+    ChartValue {
         name: "networkPolicy.apiServerCIDRs",
-        default: Default::Yaml("[]"),
+        default: DefaultValue::Yaml("[]"),
         schema: Schema::List(CIDR),
-        help: "Addresses of the API server: of the Service `kubernetes` and of each endpoint; if empty, its ports at any address",
+        help: "CIDRs of the API server: the ClusterIP of the Service `kubernetes`, and each of its endpoints. \
+            If empty, the usual ports are allowed at any address",
     },
-    Value {
+    ChartValue {
         name: "networkPolicy.collector.namespace",
-        default: Default::CollectorNamespace,
+        default: DefaultValue::CollectorNamespace,
         schema: Schema::Pattern(NAME),
         help: "Namespace of the collector in `otlp.endpoint`",
     },
-    Value {
+    ChartValue {
         name: "networkPolicy.collector.port",
-        default: Default::CollectorPort,
-        schema: Schema::Whole(1),
+        default: DefaultValue::CollectorPort,
+        schema: Schema::Integer(1),
         help: "Port of the collector's pods",
     },
 ];
@@ -306,7 +308,7 @@ impl Defaults {
     }
 
     /// Returns a default in YAML.
-    fn of(&self, default: Default) -> String {
+    fn of(&self, default: DefaultValue) -> String {
         let deployment = |key| self.deployment.value(key).to_owned();
         let collector = |key| {
             let (_, rule) = self
@@ -317,14 +319,18 @@ impl Defaults {
             Text::new(rule).value(key).to_owned()
         };
         match default {
-            Default::Yaml(yaml) => yaml.to_owned(),
-            Default::Replicas => deployment("replicas: "),
-            Default::Repository => deployment("image: ").rsplit_once(':').unwrap().0.to_owned(),
-            Default::GracePeriod => deployment("terminationGracePeriodSeconds: "),
-            Default::Resources => format!("\n{}", self.deployment.block("resources:").trim_end()),
-            Default::Endpoint => self.otlp.value("value: ").to_owned(),
-            Default::CollectorNamespace => collector("kubernetes.io/metadata.name: "),
-            Default::CollectorPort => collector("port: "),
+            DefaultValue::Yaml(yaml) => yaml.to_owned(),
+            DefaultValue::Replicas => deployment("replicas: "),
+            DefaultValue::Repository => {
+                deployment("image: ").rsplit_once(':').unwrap().0.to_owned()
+            }
+            DefaultValue::GracePeriod => deployment("terminationGracePeriodSeconds: "),
+            DefaultValue::Resources => {
+                format!("\n{}", self.deployment.block("resources:").trim_end())
+            }
+            DefaultValue::Endpoint => self.otlp.value("value: ").to_owned(),
+            DefaultValue::CollectorNamespace => collector("kubernetes.io/metadata.name: "),
+            DefaultValue::CollectorPort => collector("port: "),
         }
     }
 }
@@ -389,9 +395,9 @@ fn of_type(schema: Schema) -> Json {
     match schema {
         Schema::Text => json!({"type": "string"}),
         Schema::Pattern(pattern) => json!({"type": "string", "pattern": pattern}),
-        Schema::Whole(minimum) => json!({"type": "integer", "minimum": minimum}),
-        Schema::Switch => json!({"type": "boolean"}),
-        Schema::Texts => json!({"type": "object", "additionalProperties": {"type": "string"}}),
+        Schema::Integer(minimum) => json!({"type": "integer", "minimum": minimum}),
+        Schema::Boolean => json!({"type": "boolean"}),
+        Schema::StringMap => json!({"type": "object", "additionalProperties": {"type": "string"}}),
         Schema::Object => json!({"type": "object"}),
         Schema::Objects => json!({"type": "array", "items": {"type": "object"}}),
         Schema::List(pattern) => {
@@ -404,14 +410,14 @@ fn of_type(schema: Schema) -> Json {
 pub fn reference(defaults: &Defaults) -> String {
     let mut page = format!(
         "# {}\n\n{}.\n\n\
-         Generated by `make generate` from the manifests for kustomize. The documentation of the project has the commands to\n\
-         install, upgrade and uninstall the chart (Operations, \"Helm\"), and all settings for `configuration` (Configuration).\n\n\
+         Generated by `make generate` from the manifests for kustomize. docs/operations.md of the project, section \"Helm\",\n\
+         has the commands to install, upgrade and uninstall the chart. docs/configuration.md has all settings for `configuration`.\n\n\
          | value | default | meaning |\n|---|---|---|\n",
         APP.name, APP.about
     );
     for value in VALUES {
         let default = match value.default {
-            Default::Resources => "as in `values.yaml`".to_owned(),
+            DefaultValue::Resources => "as in `values.yaml`".to_owned(),
             default => format!("`{}`", defaults.of(default)),
         };
         let _ = writeln!(page, "| `{}` | {default} | {} |", value.name, value.help);
