@@ -1,5 +1,5 @@
-// argocd-health prints Argo CD's health of each object that standard input has as JSON, by the Lua script in the file that the
-// argument names: its status, a colon, its message.
+// argocd prints Argo CD's health of each JSON object on standard input: the status, a colon, the message. The argument is the file
+// with the Lua script.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// kstatus prints the status that kstatus computes for each object that standard input has as JSON: the status, a colon, its message.
-// It fails if kstatus and its fork, which Flux and Helm 4 use, disagree.
+// kstatus prints the status that kstatus computes for each JSON object on standard input: the status, a colon, its message. It
+// fails if kstatus and its fork, which Flux and Helm 4 use, disagree.
 package main
 
 import (
