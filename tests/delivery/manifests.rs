@@ -160,19 +160,19 @@ fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
 }
 
 /// Component that must follow [`FENCING`]. The other components have no order.
-const FAST: &str = "fast-failover";
+const FAST_FAILOVER: &str = "fast-failover";
 const FENCING: &str = "fencing";
 
-/// Returns an overlay of a folder of `deploy/` with these components, as a user would write it. [`FAST`] comes last, and with
-/// [`FENCING`] before it.
+/// Returns an overlay of a folder of `deploy/` with these components, as a user would write it. [`FAST_FAILOVER`] is moved to the
+/// end, and [`FENCING`] is added if it is missing.
 fn overlay(base: &str, components: &[&str]) -> TempDir {
     let mut components = components.to_vec();
-    if components.contains(&FAST) {
-        components.retain(|name| *name != FAST);
+    if components.contains(&FAST_FAILOVER) {
+        components.retain(|name| *name != FAST_FAILOVER);
         if !components.contains(&FENCING) && base != "overlays/production" {
             components.push(FENCING);
         }
-        components.push(FAST);
+        components.push(FAST_FAILOVER);
     }
     overlay_in_order(base, &components)
 }
@@ -443,15 +443,15 @@ async fn every_kustomization_is_accepted() {
         let config = objects.config();
         assert!(config.contains(said), "{kustomization}: {config}");
     }
-    let tried = overlay("overlays/production", &["collector", FAST]);
+    let tried = overlay("overlays/production", &["collector", FAST_FAILOVER]);
     objects(tried.path().to_str().unwrap()).await;
 }
 
-/// components/fast-failover sets the times with which `replicas.rs` and `environment.rs` test all faults. Their validation is part
-/// of the test: `config` loads them like the controller.
+/// components/fast-failover sets the times with which `replicas.rs` and `environment.rs` test all faults. The command `config`
+/// loads them as the controller does, so they are also validated.
 #[tokio::test]
 async fn the_component_has_the_times_of_the_fault_tests() {
-    let objects = rendered(overlay("base", &[FAST]).path()).await;
+    let objects = rendered(overlay("base", &[FAST_FAILOVER]).path()).await;
     let config = objects.config();
     let fleet::Pace {
         lease,
@@ -474,7 +474,7 @@ async fn the_component_has_the_times_of_the_fault_tests() {
 /// Without components/fencing, or before it, kustomize rejects components/fast-failover.
 #[tokio::test]
 async fn the_short_lease_needs_fencing() {
-    for components in [&[FAST][..], &[FAST, FENCING]] {
+    for components in [&[FAST_FAILOVER][..], &[FAST_FAILOVER, FENCING]] {
         let overlay = overlay_in_order("base", components);
         let kustomize = ["kustomize", overlay.path().to_str().unwrap()];
         let output = CLUSTER.kubectl(&kustomize).await;
@@ -561,7 +561,7 @@ fn texts(value: &Value, place: String) -> Vec<(String, String)> {
 }
 
 /// Each component has the same effect alone, with any other component in either order, and with the overlays. Exception:
-/// [`FAST`] needs [`FENCING`] before it.
+/// [`FAST_FAILOVER`] needs [`FENCING`] before it.
 #[tokio::test]
 async fn components_compose() {
     let deploy = root().join("deploy");
@@ -1479,7 +1479,7 @@ async fn a_switch_of_overlays_and_an_uninstallation_keep_foreign_objects() {
         Overlay::new("base", &[]),
         Overlay::new("overlays/dev", &[]),
         Overlay::new("overlays/production", &[]),
-        Overlay::new("overlays/production", &[FAST]),
+        Overlay::new("overlays/production", &[FAST_FAILOVER]),
         Overlay::new("base", &["namespaced", FENCING]),
         Overlay::new("base", &["metrics-auth", "prometheus", "collector", "otlp"]),
         Overlay::new("overlays/dev", &["namespaced"]),

@@ -109,7 +109,7 @@ async fn invariants_hold_by_a_stale_api_server(fencing: bool) {
         fleet.converged().await;
     }
     if fencing {
-        fleet.record_names_the_leader().await;
+        fleet.wait_for_record().await;
     }
     assert_eq!(fleet.violated("by a stale API server"), [].into());
 }

@@ -103,7 +103,7 @@ impl Scene {
     }
 
     /// Sets the finalizers of a Foo.
-    pub async fn hold(&self, name: &str, finalizers: &Value) {
+    pub async fn set_finalizers(&self, name: &str, finalizers: &Value) {
         let patch = json!({ "metadata": { "finalizers": finalizers } }).to_string();
         self.kubectl(&["patch", "foo", name, "--type=merge", "-p", &patch])
             .await;
@@ -352,7 +352,9 @@ pub async fn foos_by_state(scene: &Scene) -> BTreeMap<&'static str, Value> {
     scene
         .apply(&foo("going", &json!({ "deploymentName": "going" })))
         .await;
-    scene.hold("going", &json!(["example.com/hold"])).await;
+    scene
+        .set_finalizers("going", &json!(["example.com/hold"]))
+        .await;
     scene
         .kubectl(&["delete", "foo", "going", "--wait=false"])
         .await;
@@ -413,7 +415,7 @@ async fn a5b_kstatus_knows_foos() {
     ] {
         assert_eq!(kstatus(&states[name].to_string()), word, "{name}");
     }
-    scene.hold("going", &Value::Null).await;
+    scene.set_finalizers("going", &Value::Null).await;
 }
 
 /// A quota blocks a rename. Until it is removed, the status names and counts the old Deployment, and a scale changes that one.

@@ -61,7 +61,7 @@ fn argo_cd(program: &Path, script: &Path, object: &Value) -> (String, String) {
 
 #[tokio::test]
 #[ignore = "builds code of Argo CD, in minutes"]
-async fn argo_cd_knows_foos() {
+async fn a5b_argo_cd_reports_the_health_of_each_state() {
     let program = built("argocd").join("argocd");
     let scene = Scene::with_sample("argo-cd").await;
     // The documented command, on a ConfigMap that has other keys.
@@ -75,7 +75,7 @@ async fn argo_cd_knows_foos() {
         .await;
     let data = scene.get("configmap/argocd-cm").await["data"].clone();
     assert_eq!(data["url"], "u");
-    // As `overrides` of Argo CD's util/settings splits it: the group and the kind, divided by an underscore.
+    // Argo CD (util/settings) splits this key at the underscore, into group and kind.
     let script = data["resource.customizations.health.samplecontroller.k8s.io_Foo"].as_str();
     let mut health = tempfile::NamedTempFile::new().unwrap();
     health.write_all(script.unwrap().as_bytes()).unwrap();
@@ -98,7 +98,7 @@ async fn argo_cd_knows_foos() {
         };
         assert_eq!(json!(message), expected, "{name}");
     }
-    // Neither the spec of a moment ago nor a rollout is Healthy.
+    // A Foo is not Healthy while its generation is unseen, or during a rollout.
     let mut changed = states["foo-sample"].clone();
     changed["metadata"]["generation"] = json!(7);
     assert_eq!(argo_cd(&program, health.path(), &changed).0, "Progressing");
@@ -109,13 +109,13 @@ async fn argo_cd_knows_foos() {
         condition["status"] = json!(if is_ready { "False" } else { "True" });
     }
     assert_eq!(argo_cd(&program, health.path(), &rolling).0, "Progressing");
-    scene.hold("going", &Value::Null).await;
+    scene.set_finalizers("going", &Value::Null).await;
 }
 
 /// kube-state-metrics, as a service account with the permissions of the file. It is killed on drop.
 struct KubeStateMetrics {
     child: Child,
-    /// A loopback address of its own, since it does not print a port that the kernel chose.
+    /// Its own loopback address. With port 0, kube-state-metrics would not print the port.
     host: String,
     _folder: tempfile::TempDir,
 }
@@ -248,7 +248,7 @@ fn expected(foo: &Value) -> Vec<Metric> {
 
 #[tokio::test]
 #[ignore = "takes Debian's prometheus, and builds kube-state-metrics in minutes"]
-async fn kube_state_metrics_counts_foos() {
+async fn kube_state_metrics_exports_each_foo() {
     let scene = Scene::with_sample("kube-state-metrics").await;
     let states = foos_by_state(&scene).await;
     let expected: BTreeSet<_> = states.values().flat_map(expected).collect();
@@ -294,7 +294,7 @@ async fn kube_state_metrics_counts_foos() {
         .query("kube_foo_status_condition{condition='Stalled'}")
         .await;
     println!("{shown:#?}");
-    scene.hold("going", &Value::Null).await;
+    scene.set_finalizers("going", &Value::Null).await;
 }
 
 /// `helm install --wait` of Helm 4 returns once the Foo of a chart is Ready, and fails for a Foo that cannot become Ready.

@@ -12,7 +12,7 @@ use crate::support::{
     foos::{delays, longest},
 };
 
-/// Pause after a kill. The new leader works off the backlog before the next one.
+/// Pause after a kill, in which the new leader processes the backlog.
 const AFTER: Duration = Duration::from_secs(3);
 
 /// Requests of a new leader before its first write of a Deployment.
@@ -26,8 +26,8 @@ const TAKEOVER: [&str; 5] = [
 
 type Span = (Timestamp, Timestamp);
 
-/// With a Lease of 3 s, the next leader creates its first Deployment after at most 3.5 s, and the Foos wait for at most 3.5 s, in the
-/// median. For the Foos, the usual delay is added, because the machine may be busy.
+/// The next leader creates its first Deployment within 3.5 s of the kill, in the median. The Foos wait for at most 3.5 s plus the
+/// longest delay without a fault, in the median: the machine may be busy.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_leader_is_replaced_within_its_short_lease() {
     let mut fleet = Fleet::start(Options {
@@ -64,28 +64,30 @@ async fn a_killed_leader_is_replaced_within_its_short_lease() {
     assert!(median <= FAST.lease * 7 / 6 + usual, "{longest:?}");
 
     for (user, leads) in USERS.iter().zip(0..).map(|(user, n)| (user, n == leader)) {
-        let sent = of(&log, user, calm).map(request).collect::<Vec<_>>();
+        let sent = requests_of(&log, user, calm)
+            .map(describe)
+            .collect::<Vec<_>>();
         if leads {
-            counts_of_the_leader(&sent, calm);
+            check_renewal_rate(&sent, calm);
         } else {
             // Watches that have ended are opened again.
             assert!(sent.iter().all(|it| it.starts_with("watch ")), "{sent:?}");
         }
     }
     let mut first: Vec<_> = (killed.iter())
-        .map(|(span, user)| takes_over(&log, user, *span))
+        .map(|(span, user)| takeover_time(&log, user, *span))
         .collect();
     println!("from a kill to the first Deployment: {first:?}");
     first.sort_unstable();
     assert!(first[first.len() / 2] <= FAST.lease * 7 / 6, "{first:?}");
 }
 
-fn request(event: &AuditEvent) -> String {
+fn describe(event: &AuditEvent) -> String {
     format!("{} {}", event.verb, event.resource)
 }
 
 /// Returns the requests of a user that arrived in this period, in the order of their arrival.
-fn of<'a>(
+fn requests_of<'a>(
     log: &'a [AuditEvent],
     user: &str,
     (from, to): Span,
@@ -99,7 +101,7 @@ fn of<'a>(
 }
 
 /// A renewal reads the Lease and writes it. The fencing record is not written again.
-fn counts_of_the_leader(sent: &[String], calm: Span) {
+fn check_renewal_rate(sent: &[String], calm: Span) {
     let count = |request: &str| sent.iter().filter(|it| *it == request).count();
     let (reads, writes) = (count("get leases"), count("patch leases"));
     let span: Duration = calm.1.duration_since(calm.0).try_into().unwrap();
@@ -108,14 +110,14 @@ fn counts_of_the_leader(sent: &[String], calm: Span) {
         reads.abs_diff(writes) <= 1,
         "{reads} reads, {writes} writes"
     );
-    // The pause varies by a tenth, and is counted from the start of the attempt before. A busy machine is slower.
-    let most = span.div_duration_f64(FAST.retry) / 0.9 + 1.0;
-    let least = span.div_duration_f64(FAST.retry) / 1.2 / 2.0;
+    // `retry_period` varies by 10 %, and is counted from the start of the previous attempt. A busy machine renews less often.
+    let max_writes = span.div_duration_f64(FAST.retry) / 0.9 + 1.0;
+    let min_writes = span.div_duration_f64(FAST.retry) / 1.2 / 2.0;
     #[allow(clippy::cast_precision_loss, reason = "a small number")]
     let writes = writes as f64;
     assert!(
-        (least..=most).contains(&writes),
-        "{writes} of {least} to {most}"
+        (min_writes..=max_writes).contains(&writes),
+        "{writes} of {min_writes} to {max_writes}"
     );
     assert_eq!(
         sent.iter()
@@ -127,8 +129,8 @@ fn counts_of_the_leader(sent: &[String], calm: Span) {
 
 /// Checks that the new leader acquires the Lease and writes the record, and that its first stored Deployment is later. Returns the
 /// time from the kill to this Deployment.
-fn takes_over(log: &[AuditEvent], user: &str, span: Span) -> Duration {
-    let sent: Vec<_> = of(log, user, span).collect();
+fn takeover_time(log: &[AuditEvent], user: &str, span: Span) -> Duration {
+    let sent: Vec<_> = requests_of(log, user, span).collect();
     let is_done = |event: &AuditEvent| (200..300).contains(&event.code);
     let election: Vec<_> = (sent.iter().copied())
         .filter(|event| event.verb != "watch")
@@ -138,7 +140,10 @@ fn takes_over(log: &[AuditEvent], user: &str, span: Span) -> Duration {
         .iter()
         .position(|event| event.verb == "patch" && event.resource == "leases" && is_done(event))
         .unwrap();
-    let requests: Vec<_> = election[taken - 1..].iter().map(|it| request(it)).collect();
+    let requests: Vec<_> = election[taken - 1..]
+        .iter()
+        .map(|it| describe(it))
+        .collect();
     assert!(
         requests.starts_with(&TAKEOVER.map(str::to_owned)),
         "{user}: {requests:?}"

@@ -89,7 +89,7 @@ async fn i1_to_i8_hold_through_faults() {
     invariants_hold_through_faults(false).await;
 }
 
-/// The same with the times of components/fast-failover, the policy and the permissions of `deploy/`.
+/// The same with the fencing policy and the permissions of `deploy/`. Both runs have the times of components/fast-failover.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_through_faults_with_fencing() {
     invariants_hold_through_faults(true).await;
@@ -101,6 +101,7 @@ async fn invariants_hold_through_faults(fencing: bool) {
         ..Options::new(FAST, Way::Proxy)
     })
     .await;
+    // With fencing, one round of each fault is enough in a short run: the run without it has more.
     let rounds = |full, few| {
         if fencing {
             rounds(full, 1)
@@ -133,7 +134,7 @@ async fn invariants_hold_through_faults(fencing: bool) {
     let foos = load.stop().await;
     fleet.converged().await;
     if fencing {
-        fleet.record_names_the_leader().await;
+        fleet.wait_for_record().await;
     }
     let quiet = Timestamp::now();
     sleep(FAST.lease).await;
@@ -276,7 +277,7 @@ async fn a_replica_without_the_fence() {
     let metrics = Telemetry::start(&APP, &host, &config).unwrap().metrics();
     let mut kube = Config::infer().await.unwrap();
     kube.default_retry = false;
-    // Its proxy.
+    // The address of this replica's proxy.
     if let Some(master) = &config.master {
         kube.cluster_url = master.clone();
     }
@@ -340,9 +341,8 @@ async fn without_the_fence_a_thawed_leader_is_found_to_write() {
     assert!(found.is_superset(&expected), "{found:?}");
 }
 
-/// Without the fence, and with server-side fencing, the API server rejects the writes of the thawed leader. It sends them, which is
-/// a violation of I2.
-/// [`without_the_fence_a_thawed_leader_is_found_to_write`] is the same without the policy.
+/// Only server-side fencing is active, not the fence in the process. The thawed leader sends writes (a violation of I2), and the
+/// API server rejects them (I1 holds). [`without_the_fence_a_thawed_leader_is_found_to_write`] is the same without the policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn h20_without_the_fence_the_api_server_rejects_a_thawed_leader() {
     let mut fleet = Fleet::start(Options {
@@ -379,7 +379,7 @@ async fn h20_without_the_fence_the_api_server_rejects_a_thawed_leader() {
         }
     }
     assert!(rejected > 0);
-    fleet.record_names_the_leader().await;
+    fleet.wait_for_record().await;
 }
 
 /// Delay of each Lease write, so that writes of several replicas overlap.

@@ -552,8 +552,8 @@ async fn a_policy_for_another_lease_is_reported() {
     kubectl("create serviceaccount foo-controller-fencing -n default").await;
     is(
         0,
-        "skipped fencing policy: not installed for this installation: foo-controller-fencing protects the one in default; \
-         deploy/components/fencing has it",
+        "skipped fencing policy: not installed for this installation: foo-controller-fencing protects the installation in \
+         default; deploy/components/fencing has it",
     )
     .await;
     kubectl("delete serviceaccount foo-controller-fencing -n default").await;
@@ -651,8 +651,9 @@ async fn a_policy_for_another_lease_is_reported() {
     let short = doctor(CLUSTER.kubeconfig(), &short).await;
     assert_eq!(
         short.lines()[7],
-        "warning fencing policy: not installed, and leader_election.lease_duration is 3s: a leader whose machine was paused \
-         for longer writes beside the next one; apply deploy/components/fencing, or set at least 10s"
+        "warning fencing policy: not installed, and leader_election.lease_duration is only 3s: after a longer \
+         pause of its machine, the old leader may write at the same time as the new one; apply deploy/components/fencing, or \
+         set lease_duration to at least 10s"
     );
 }
 

@@ -1,4 +1,4 @@
-//! `deploy/` with server-side fencing, and requests of its pods.
+//! Installs `deploy/` with server-side fencing, creates pods of the controller, and recognizes rejections by the policy.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use serde_json::json;
 /// Namespace of the controller and its Lease.
 pub const NAMESPACE: &str = "foo-system";
 pub const ACCOUNT: &str = "system:serviceaccount:foo-system:foo-controller";
-/// Fencing record.
+/// Name of the fencing record.
 pub const RECORD: &str = "foo-controller-fencing";
 /// Part of the message of a rejection.
 pub const POLICY: &str = "ValidatingAdmissionPolicy 'foo-controller-fencing'";
 
-/// Installs `deploy/` with the component, with an overlay as a user would write it.
+/// Applies the overlay, and waits for the CRD.
 pub async fn install(cluster: &Cluster) {
     apply_overlay(cluster).await;
     let crd = "crd/foos.samplecontroller.k8s.io";
@@ -22,7 +22,7 @@ pub async fn install(cluster: &Cluster) {
     cluster.kubectl(&wait).await.success();
 }
 
-/// Applies `deploy/` with the component again.
+/// Applies an overlay of `deploy/` with the component, written as a user would.
 pub async fn apply_overlay(cluster: &Cluster) {
     let overlay = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = overlay.path().canonicalize().unwrap();

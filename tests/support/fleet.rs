@@ -150,8 +150,8 @@ pub struct Options {
     pub pace: Pace,
     pub way: Way,
     pub clock: Clock,
-    /// Whether `deploy/` is installed with server-side fencing. Each replica then acts as a pod of the controller, which only its
-    /// proxy can do. So this requires another [`Way`] than `Direct`.
+    /// Whether `deploy/` is installed with server-side fencing. The proxy of each replica then impersonates a pod of the
+    /// controller, so [`Way::Direct`] is not possible.
     pub fencing: bool,
 }
 
@@ -433,8 +433,8 @@ impl Fleet {
         Api::namespaced(self.client.clone(), &self.lease_namespace)
     }
 
-    /// Checks that the Lease and the fencing record name the same replica.
-    pub async fn record_names_the_leader(&self) {
+    /// Waits until the Lease and the fencing record name the same replica.
+    pub async fn wait_for_record(&self) {
         let records: Api<ServiceAccount> = Api::namespaced(self.client.clone(), fencing::NAMESPACE);
         eventually(DEADLINE, "the record names the leader", async || {
             let lease = self

@@ -1,4 +1,4 @@
-//! kube's own `Controller` with the election and the fence of the runtime. Needs only `default-features = false`.
+//! kube's own `Controller` with the election and the fence of the runtime. Needs none of the default features.
 //!
 //! Each `ConfigMap` with the label `mirror=yes` gets a copy of its data, the `ConfigMap` `<name>-mirror`.
 
@@ -35,7 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         retry_period: setting(&host, "RETRY_PERIOD", defaults.retry_period),
         ..defaults
     };
-    let cluster = Cluster::of(&APP, &host, kube, &settings).await?;
+    let cluster = Cluster::from_kube_config(&APP, &host, kube, &settings).await?;
     let metrics = Metrics::disconnected(&APP);
     let mut terminate = signal(SignalKind::terminate())?;
     let (working, drained) = oneshot::channel::<()>();
@@ -65,7 +65,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(election.await??)
 }
 
-/// Returns a duration in milliseconds from the environment.
+/// Returns the duration in a variable such as `500ms`, or the default if it is absent or malformed.
 fn setting(host: &Host, name: &str, default: Duration) -> Duration {
     let variable = host.variable(&format!("MIRROR_OPERATOR__LEADER_ELECTION__{name}"));
     let set = variable.and_then(|text| text.strip_suffix("ms")?.parse().ok());

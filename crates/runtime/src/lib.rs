@@ -221,7 +221,7 @@
         dead_code,
         unused_imports,
         unused_variables,
-        reason = "only the controllers use them"
+        reason = "items that only the controllers use"
     )
 )]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests are outside"))]

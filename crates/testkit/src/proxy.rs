@@ -343,7 +343,7 @@ impl Proxy {
         self.line.stalled.send_replace(false);
     }
 
-    /// Sends further requests as this user, with these extra fields. The user of the client must be allowed to impersonate. The
+    /// Sends further requests as this user, with these extra fields. The client's user needs the permission to impersonate it. The
     /// audit log still names the user of the client.
     pub fn impersonate(&self, user: &str, extra: &[(&str, &str)]) {
         let name = |key: &str| format!("impersonate-extra-{}", key.replace('/', "%2f"));

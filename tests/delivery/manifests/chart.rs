@@ -1,5 +1,5 @@
-//! `deploy/chart`: the Helm chart renders the objects of `deploy/`. Helm 3 and 4 install it on an API server, upgrade it, roll it back
-//! and uninstall it.
+//! The Helm chart `deploy/chart` renders the objects of `deploy/`. Helm 3 and 4 install it on an API server, upgrade it, roll it
+//! back, and uninstall it.
 
 use serde_json::Map;
 
@@ -22,7 +22,7 @@ struct Helm {
 
 impl Helm {
     /// Returns the Helm of a folder of tests/tools. The first call builds it with Go.
-    fn of(tool: &'static str, kubeconfig: &Path) -> Self {
+    fn build(tool: &'static str, kubeconfig: &Path) -> Self {
         let build = root().join("tests/tools/build.sh");
         let output = Command::new(build).arg(tool).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
@@ -57,7 +57,7 @@ impl Helm {
         }
     }
 
-    /// Runs the only command of docs/operations.md, "Helm", that begins like this, with further arguments.
+    /// Runs the only command in docs/operations.md, "Helm", that begins with `helm` and `begin`, with the arguments `more`.
     fn documented(&self, begin: &str, more: &[&str]) -> Result<String, String> {
         let begin = format!("$ helm {begin} ");
         let document = docs::document("docs/operations.md");
@@ -77,7 +77,7 @@ impl Helm {
             "--namespace",
             namespace,
         ];
-        // That of a program built without the flags of a release is too old.
+        // A Helm that is built without its release flags renders for a version of Kubernetes that is too old for this chart.
         args.extend(["--kube-version", "1.36.0"]);
         args.extend(values.iter().flat_map(|value| ["--set-json", value]));
         let yaml = self.run(&args)?;
@@ -94,7 +94,7 @@ fn value_of(component: &str) -> &'static str {
     match component {
         "collector" => "collector.enabled=true",
         FENCING => "fencing.enabled=true",
-        FAST => r#"fencing={"enabled":true,"fastFailover":true}"#,
+        FAST_FAILOVER => r#"fencing={"enabled":true,"fastFailover":true}"#,
         "metrics-auth" => "metricsAuth.enabled=true",
         "namespaced" => r#"namespaces=["team-a","team-b"]"#,
         "networkpolicy" => "networkPolicy.enabled=true",
@@ -104,8 +104,8 @@ fn value_of(component: &str) -> &'static str {
     }
 }
 
-/// Labels of objects that differ, because Helm or the chart's conventions set them.
-const LABELS: [&str; 5] = [
+/// Labels of objects that are not compared: Helm or the conventions of charts set them.
+const IGNORED_LABELS: [&str; 5] = [
     "app.kubernetes.io/instance",
     "app.kubernetes.io/managed-by",
     "app.kubernetes.io/name",
@@ -113,8 +113,8 @@ const LABELS: [&str; 5] = [
     "helm.sh/chart",
 ];
 
-/// Further fields of the chart: label of pods and selectors, and annotations.
-const FIELDS: [&str; 3] = [
+/// Fields that only the chart has, at any depth.
+const IGNORED_FIELDS: [&str; 3] = [
     "app.kubernetes.io/instance",
     "checksum/config",
     "helm.sh/resource-policy",
@@ -145,7 +145,7 @@ impl Objects {
                     .remove("namespace");
             }
             if let Some(labels) = object["metadata"]["labels"].as_object_mut() {
-                labels.retain(|label, _| !LABELS.contains(&&**label));
+                labels.retain(|label, _| !IGNORED_LABELS.contains(&&**label));
             }
             reduce(object, &hashed);
         }
@@ -153,7 +153,7 @@ impl Objects {
     }
 }
 
-/// Removes [`FIELDS`], empty maps, and the hash in the names of `ConfigMaps`.
+/// Removes [`IGNORED_FIELDS`], empty maps, and the hash in the names of `ConfigMaps`.
 fn reduce(value: &mut Value, hashed: &[String]) {
     match value {
         Value::Object(fields) => {
@@ -161,7 +161,7 @@ fn reduce(value: &mut Value, hashed: &[String]) {
                 reduce(value, hashed);
                 let is_empty = value.as_object().is_some_and(Map::is_empty)
                     && ["annotations", "labels"].contains(&&**key);
-                !FIELDS.contains(&&**key) && !is_empty
+                !IGNORED_FIELDS.contains(&&**key) && !is_empty
             });
         }
         Value::Array(items) => items.iter_mut().for_each(|item| reduce(item, hashed)),
@@ -201,12 +201,12 @@ fn assert_same(chart: &Value, deploy: &Value, what: &str) {
     assert_eq!(found, None, "{what}");
 }
 
-/// The default values render `deploy`. Each component, each pair of them, all of them, and the overlay for production have the same
-/// objects as with kustomize. The names of a release are those of a prefix.
+/// The chart and kustomize render the same objects: `deploy`, each component, each pair, all components, and the overlay for
+/// production. A release with another name equals an overlay with that name as its `namePrefix`.
 #[tokio::test]
 #[ignore = "builds Helm"]
 async fn the_chart_renders_deploy() {
-    let helms = HELMS.map(|tool| Helm::of(tool, Path::new("/nonexistent")));
+    let helms = HELMS.map(|tool| Helm::build(tool, Path::new("/nonexistent")));
     let compare = async |kustomization: &Path, values: &[&str]| {
         let deploy = rendered(kustomization).await.comparable();
         for helm in &helms {
@@ -229,7 +229,7 @@ async fn the_chart_renders_deploy() {
     for choice in choices {
         let mut values = vec![no_crd];
         values.extend(choice.iter().map(|component| value_of(component)));
-        if choice.contains(&FAST) {
+        if choice.contains(&FAST_FAILOVER) {
             values.push(r#"resources.requests.cpu="100m""#);
         }
         compare(overlay("base", &choice).path(), &values).await;
@@ -414,7 +414,7 @@ const EFFECTS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Returns the paths of the values in `values.yaml`.
+/// Returns the paths of all values, from `values.schema.json`.
 fn value_names() -> BTreeSet<String> {
     fn leaves(schema: &Value, path: &str, to: &mut BTreeSet<String>) {
         match schema["properties"].as_object() {
@@ -448,7 +448,7 @@ fn each_value_of_the_chart_has_an_effect() {
         .map(|(value, ..)| value.split_once('=').unwrap().0.to_owned())
         .collect();
     assert_eq!(tested, value_names());
-    let helm = Helm::of(HELMS[0], Path::new("/nonexistent"));
+    let helm = Helm::build(HELMS[0], Path::new("/nonexistent"));
     let text = |values: &[&str]| {
         let objects = helm.render(RELEASE, NAMESPACE, values).unwrap();
         Value::Array(objects.0).to_string()
@@ -513,11 +513,11 @@ fn each_value_of_the_chart_has_an_effect() {
     }
 }
 
-/// Unknown and invalid values are rejected with a line that names them.
+/// Helm rejects unknown and invalid values, and names each in its error.
 #[test]
 #[ignore = "builds Helm"]
 fn other_values_of_the_chart_are_rejected() {
-    let helms = HELMS.map(|tool| Helm::of(tool, Path::new("/nonexistent")));
+    let helms = HELMS.map(|tool| Helm::build(tool, Path::new("/nonexistent")));
     for helm in &helms {
         let alone = ["fencing.fastFailover=true"];
         let error = helm.render(RELEASE, NAMESPACE, &alone).err().unwrap();
@@ -584,7 +584,7 @@ async fn life_of_a_release(tool: &'static str) {
         let args: Vec<_> = line.split(' ').collect();
         cluster.kubectl(&args).await
     };
-    let helm = Helm::of(tool, cluster.kubeconfig());
+    let helm = Helm::build(tool, cluster.kubeconfig());
     let left = async || {
         let kinds = "deployments,configmaps,roles,networkpolicies,serviceaccounts,validatingadmissionpolicies,clusterroles,\
                      clusterrolebindings";
@@ -594,7 +594,7 @@ async fn life_of_a_release(tool: &'static str) {
         ours.map(str::to_owned).collect::<Vec<_>>()
     };
 
-    // All objects that need no other CRDs.
+    // All components whose objects are built-in kinds.
     let values = "fencing.enabled=true,networkPolicy.enabled=true,metricsAuth.enabled=true";
     helm.documented("install", &["--set", values]).unwrap();
     assert!(left().await.len() > 10);
@@ -665,7 +665,7 @@ async fn life_of_a_release(tool: &'static str) {
     in_place_of_kustomize(&helm, &cluster).await;
 }
 
-/// Another release of the cluster leaves the CRD to the first one. Otherwise Helm rejects it, before it changes anything.
+/// A second release in the cluster must not contain the CRD. Otherwise Helm rejects the release before it changes an object.
 fn a_second_release(helm: &Helm) {
     let second = [
         "install",
@@ -683,11 +683,11 @@ fn a_second_release(helm: &Helm) {
     );
     let settings = ["--set", "crds.enabled=false,installation=canary"];
     helm.run(&[&second[..], &settings, &WAIT].concat()).unwrap();
-    let first = ["uninstall", "canary", "--namespace", "foo-canary"];
-    helm.run(&[&first[..], &WAIT].concat()).unwrap();
+    let uninstall = ["uninstall", "canary", "--namespace", "foo-canary"];
+    helm.run(&[&uninstall[..], &WAIT].concat()).unwrap();
 }
 
-/// A release takes over what kustomize has installed.
+/// A release takes over the objects that kustomize has installed.
 async fn in_place_of_kustomize(helm: &Helm, cluster: &Cluster) {
     let kubectl = async |line: &str| {
         let args: Vec<_> = line.split(' ').collect();

@@ -56,7 +56,7 @@ async fn every_reference_follows_the_names_of_an_overlay() {
     choices.push(("base", vec![]));
     choices.push(("overlays/dev", vec!["fencing"]));
     choices.push(("overlays/production", vec!["prometheus", "metrics-auth"]));
-    choices.push(("overlays/production", vec![FAST]));
+    choices.push(("overlays/production", vec![FAST_FAILOVER]));
     for (base, components) in choices {
         let usual = rendered(overlay(base, &components).path()).await;
         let usual: BTreeSet<String> = usual.0.iter().map(id).collect();

@@ -100,11 +100,11 @@ async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfig, E
     if let Some(master) = &config.master {
         kube.cluster_url = master.clone();
     }
-    adapted(app, kube)
+    hardened(app, kube)
 }
 
 /// Returns `kube` with the timeouts and the name of this client, and without retries. Fails if it specifies a proxy.
-fn adapted(app: &App, mut kube: KubeConfig) -> Result<KubeConfig, Error> {
+fn hardened(app: &App, mut kube: KubeConfig) -> Result<KubeConfig, Error> {
     if let Some(proxy) = kube
         .proxy_url
         .take()
@@ -213,27 +213,27 @@ impl Cluster {
     pub async fn find(app: &App, host: &Host, config: &Config) -> Result<Self, Error> {
         let kube = self::config(app, host, config).await?;
         let pod_namespace = pod_namespace(host, is_pods_own(host, config));
-        Self::adapted(host, kube, &config.leader_election, pod_namespace).await
+        Self::connect(host, kube, &config.leader_election, pod_namespace).await
     }
 
-    /// Returns the cluster of kube's own configuration, such as [`kube::Config::infer`] returns it, for an election with
-    /// `settings`. Timeouts, retries and the `User-Agent` are those of this crate.
+    /// Returns the cluster of a [`kube::Config`], for example from [`kube::Config::infer`]. Replaces its timeouts, retries and
+    /// `User-Agent`. `settings` are the settings of the election.
     ///
     /// # Errors
     /// See [`Error`]. A configuration with a proxy is an error.
-    pub async fn of(
+    pub async fn from_kube_config(
         app: &App,
         host: &Host,
         kube: KubeConfig,
         settings: &LeaderElection,
     ) -> Result<Self, Error> {
-        let kube = adapted(app, kube)?;
+        let kube = hardened(app, kube)?;
         let token = kube.auth_info.token_file.as_deref();
         let is_pods_own = token.is_some_and(|token| Path::new(token).starts_with(SERVICE_ACCOUNT));
-        Self::adapted(host, kube, settings, pod_namespace(host, is_pods_own)).await
+        Self::connect(host, kube, settings, pod_namespace(host, is_pods_own)).await
     }
 
-    async fn adapted(
+    async fn connect(
         host: &Host,
         mut kube: KubeConfig,
         settings: &LeaderElection,

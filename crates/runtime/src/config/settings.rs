@@ -98,8 +98,8 @@ pub struct Backoff {
 pub struct LeaderElection {
     /// Whether leaders are elected. Without an election, the replica always leads, so there must be only one.
     pub enabled: bool,
-    /// Name of the Lease. [`load`](super::load) adds a hyphen and the [installation](Config::installation) to the setting, so
-    /// that two installations have no Lease in common.
+    /// Name of the Lease. `config::load` adds a hyphen and the [installation](Config::installation) to the setting, so that two
+    /// installations have no Lease in common.
     pub lease_name: String,
     /// Namespace of the Lease; unset, the namespace of the pod.
     #[serde(deserialize_with = "unless_empty")]
@@ -119,8 +119,8 @@ pub struct LeaderElection {
 }
 
 impl LeaderElection {
-    /// Returns the default settings: a Lease of 15 s with this name in the namespace of the pod, which the leader renews every
-    /// 2 s for at most 10 s.
+    /// Returns the default settings. The Lease has this name and the namespace of the pod, and lasts 15 s. The leader renews it
+    /// every 2 s, and stops after 10 s without a successful renewal.
     #[must_use]
     pub fn new(lease_name: impl Into<String>) -> Self {
         Self {
@@ -134,13 +134,13 @@ impl LeaderElection {
         }
     }
 
-    /// Checks the rules of [`load`](super::load). Returns the first violation.
+    /// Checks the rules that a configuration file must satisfy, too. Returns the first violation.
     pub(crate) fn check(&self) -> Result<(), String> {
         let hour = Duration::from_hours(1);
         let [lease, renew, retry] = [self.lease_duration, self.renew_deadline, self.retry_period];
         if !is_subdomain(&self.lease_name, 253) {
             return Err(format!(
-                "lease_name {:?} is no name of a Lease",
+                "lease_name {:?} is not a valid name of a Lease (a DNS-1123 subdomain)",
                 self.lease_name
             ));
         }
@@ -160,7 +160,7 @@ impl LeaderElection {
         let apart = after_the_term(lease);
         if renew.saturating_add(apart) >= lease {
             return Err(format!(
-                "renew_deadline {renew:?} must be over {apart:?} less than lease_duration {lease:?}"
+                "lease_duration {lease:?} must exceed renew_deadline {renew:?} by more than {apart:?}"
             ));
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! Configuration layers from file, environment and flags. Figment merges them, and each value keeps its origin.
+//! Keys of the configuration, and its layers from file, environment and flags. Figment merges them, and each value keeps its
+//! origin.
 
 use std::ffi::OsString;
 use std::fmt;

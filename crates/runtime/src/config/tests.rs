@@ -57,7 +57,7 @@ fn h19_a_lease_shorter_than_a_late_write_is_rejected() {
     assert_eq!(alone.send_timeout(), None);
 }
 
-/// A program without configuration files has the same election.
+/// The defaults of an election without a configuration file are those of the shipped configuration.
 #[test]
 fn the_settings_of_an_election_alone_are_the_defaults() {
     let shipped = Config::shipped(&APP).leader_election;

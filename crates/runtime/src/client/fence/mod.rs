@@ -134,10 +134,10 @@ impl FenceLayer {
 
     /// Returns `client` behind this fence: its writes fail without a live term.
     ///
-    /// This is weaker than [`Candidate::client`](crate::Candidate::client). The term is checked only when a write is passed to
-    /// the client. A write that is then delayed (by a freeze of the process, a retry, a proxy, or the kernel) may arrive after
-    /// the end of the term. Use it for a client with layers of your own, without retries (`kube::Config::default_retry`), and
-    /// install the fencing policy of the API server (`deploy/components/fencing`).
+    /// This is weaker than [`Candidate::client`](crate::Candidate::client). The term is checked only when a write is passed to the
+    /// client. A later delay is not noticed: after a freeze of the process, a retry, or a wait in a proxy or the kernel, the write
+    /// may arrive after the end of the term. Use it only for a client with layers of your own. Disable its retries
+    /// (`kube::Config::default_retry = false`), and install the fencing policy of the API server (`deploy/components/fencing`).
     #[must_use]
     pub fn wrap(&self, client: Client) -> Client {
         let namespace = client.default_namespace().to_owned();

@@ -29,8 +29,8 @@ use crate::{
 
 const APPLY: &str = "apply deploy/components/fencing";
 
-/// A Lease shorter than this requires fencing. A snapshot or live migration of a virtual machine pauses it for seconds. A leader
-/// that was paused for longer than its Lease may write beside the next leader.
+/// A Lease shorter than this requires fencing. A snapshot or a live migration pauses a virtual machine for seconds. A leader that
+/// was paused for longer than its Lease may write at the same time as the next leader.
 const SHORT_LEASE: Duration = Duration::from_secs(10);
 
 /// The prefix of a service account's user name.
@@ -63,9 +63,11 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
         }
         // Kubernetes before 1.30 has no such API.
         Err(kube::Error::Api(status)) if status.code == 404 => {
-            let text = "this API server does not support it: it requires Kubernetes 1.30 or later";
-            match needs_fencing(&doctor.config.leader_election) {
-                Some(why) => warning(format!("{text}, and {why}; set at least {SHORT_LEASE:?}")),
+            let text = "this API server does not support the policy, which requires Kubernetes 1.30 or later";
+            match fencing_reason(&doctor.config.leader_election) {
+                Some(why) => warning(format!(
+                    "{text}, and {why}; set lease_duration to at least {SHORT_LEASE:?}"
+                )),
                 None => skipped(text),
             }
         }
@@ -139,7 +141,9 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
     if policies.is_empty()
         && let Some((name, at)) = elsewhere.first()
     {
-        let text = format!("not installed for this installation: {name} protects the one in {at}");
+        let text = format!(
+            "not installed for this installation: {name} protects the installation in {at}"
+        );
         return Ok(not_installed(&text, settings));
     }
     let verdict = judge(doctor.app, &election, &policies, &bindings);
@@ -151,23 +155,24 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
     Ok(has_an_account(client, &election).await?.unwrap_or(verdict))
 }
 
-/// The verdict without a policy.
+/// Returns the verdict if no policy is installed.
 fn not_installed(text: &str, settings: &LeaderElection) -> Verdict {
-    match needs_fencing(settings) {
+    match fencing_reason(settings) {
         Some(why) => warning(format!(
-            "{text}, and {why}; {APPLY}, or set at least {SHORT_LEASE:?}"
+            "{text}, and {why}; {APPLY}, or set lease_duration to at least {SHORT_LEASE:?}"
         )),
         None => skipped(format!("{text}; deploy/components/fencing has it")),
     }
 }
 
 /// Returns why this election requires fencing, if it does.
-fn needs_fencing(settings: &LeaderElection) -> Option<String> {
+fn fencing_reason(settings: &LeaderElection) -> Option<String> {
     let lease = settings.lease_duration;
     (settings.enabled && lease < SHORT_LEASE).then(|| {
         let lease = SignedDuration::try_from(lease).unwrap_or(SignedDuration::MAX);
         format!(
-            "leader_election.lease_duration is {lease:#}: a leader whose machine was paused for longer writes beside the next one"
+            "leader_election.lease_duration is only {lease:#}: after a longer pause of its machine, the old leader may write at \
+             the same time as the new one"
         )
     })
 }
@@ -272,7 +277,7 @@ async fn user_of(doctor: &Doctor, namespace: &str, holder: &str) -> kube::Result
     Ok(account.map(|account| format!("{ACCOUNT}{namespace}:{account}")))
 }
 
-/// Judges the policies. Returns `None` if there is none.
+/// Returns the verdict on the installed policies, or `None` if none is installed.
 fn judge(
     app: &App,
     election: &Election,
@@ -544,8 +549,8 @@ mod tests {
         let (_, text) = not_installed("not installed", &settings);
         assert_eq!(
             text,
-            "not installed, and leader_election.lease_duration is 3s: a leader whose machine was paused for longer writes \
-             beside the next one; apply deploy/components/fencing, or set at least 10s"
+            "not installed, and leader_election.lease_duration is only 3s: after a longer pause of its machine, the old leader \
+             may write at the same time as the new one; apply deploy/components/fencing, or set lease_duration to at least 10s"
         );
         settings.enabled = false;
         let (grade, text) = not_installed("not installed", &settings);

@@ -83,7 +83,7 @@ impl Metrics {
         if let Some(otlp) = otlp {
             provider = provider.with_reader(otlp);
         }
-        let (metrics, provider) = Self::of(app, provider);
+        let (metrics, provider) = Self::build(app, provider);
         for (metric, read) in process::readings() {
             metrics.observe(metric, move |see| {
                 // A value that cannot be read is left out.
@@ -98,7 +98,7 @@ impl Metrics {
         (metrics, provider)
     }
 
-    fn of(app: &'static App, provider: MeterProviderBuilder) -> (Self, SdkMeterProvider) {
+    fn build(app: &'static App, provider: MeterProviderBuilder) -> (Self, SdkMeterProvider) {
         let reader = Arc::new(ManualReader::default());
         let provider = provider.with_reader(Pull(Arc::clone(&reader))).build();
         let metrics = Self(Arc::new(Shared {
@@ -253,7 +253,7 @@ impl Metrics {
     #[must_use]
     pub fn disconnected(app: &'static App) -> Self {
         let resource = Resource::builder_empty().build();
-        Self::of(app, SdkMeterProvider::builder().with_resource(resource)).0
+        Self::build(app, SdkMeterProvider::builder().with_resource(resource)).0
     }
 
     /// Returns the application that the instruments belong to.

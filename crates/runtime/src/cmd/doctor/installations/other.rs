@@ -30,7 +30,7 @@ impl Default for Other {
 /// The namespace and the name of a Lease. Without an election, the name is empty.
 pub type Election = (String, String);
 
-/// Returns the holder of a Lease that has not expired. The renewal may be as old as the accepted offset of the clocks.
+/// Returns the holder of a Lease that has not expired. If the Lease is shorter than the accepted clock offset, that offset counts.
 pub fn held(lease: &LeaseSpec, now: Timestamp) -> Option<String> {
     let holder = lease
         .holder_identity
