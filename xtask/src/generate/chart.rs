@@ -5,15 +5,13 @@ mod templates;
 mod text;
 mod values;
 
-use std::{fs, path::Path};
-
 use foo_controller::APP;
 
 use text::Text;
 
-/// Returns the path below `deploy/chart` and the content of each generated file.
-pub fn files(root: &Path) -> Vec<(String, String)> {
-    let read = |path: &str| Text::new(fs::read_to_string(root.join(path)).unwrap());
+/// Returns the path below `deploy/chart` and the content of each generated file. `read` returns the content of a file of the project.
+pub fn files(read: impl Fn(&str) -> String) -> Vec<(String, String)> {
+    let read = |path: &str| Text::new(read(path));
     let mut files = templates::files(&read);
     files.push(("Chart.yaml".to_owned(), chart()));
     let defaults = values::Defaults::read(&read);

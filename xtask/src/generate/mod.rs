@@ -45,12 +45,20 @@ fn files() -> Vec<(PathBuf, String)> {
     ];
     let share = root.join("nix/share");
     files.extend(command_line::files().map(|(name, text)| (share.join(name), text)));
-    // After the files of which the chart contains a copy.
-    let chart = root.join("deploy/chart");
+    // The chart is derived from some of these files, in their new state.
+    let read = |path: &str| {
+        let path = root.join(path);
+        let new = files.iter().find(|(of, _)| *of == path);
+        new.map_or_else(
+            || fs::read_to_string(&path).unwrap(),
+            |(_, text)| text.clone(),
+        )
+    };
+    let (folder, chart) = (root.join("deploy/chart"), chart::files(read));
     files.extend(
-        chart::files(root)
+        chart
             .into_iter()
-            .map(|(name, text)| (chart.join(name), text)),
+            .map(|(name, text)| (folder.join(name), text)),
     );
     files
 }
