@@ -35,22 +35,23 @@ members = ["first", "elected"]
 resolver = "3"
 [profile.dev]
 debug = false' >Cargo.toml
-manifest() { # name, features of the runtime, features of kube; standard input: further dependencies
+manifest() { # name, features of the runtime, features of kube, version of the API; standard input: further dependencies
   printf '[package]\nname = "%s"\nversion = "0.1.0"\nedition = "2024"\n[dependencies]\n' "$1"
   echo "operator-runtime = { path = \"../$packaged\", $2 }"
-  echo 'k8s-openapi = { version = "0.28", features = ["v1_36", "schemars"] }'
+  echo 'k8s-openapi = { version = "0.28", features = ["schemars", "'$4'"] }'
   echo "kube = { version = \"4.2\", default-features = false, features = [\"client\", \"rustls-tls\", \"ring\", $3] }"
   cat
 }
-manifest first 'features = ["testing"]' '"derive"' >first/Cargo.toml <<'MANIFEST'
+manifest first 'features = ["testing"]' '"derive"' v1_36 >first/Cargo.toml <<'MANIFEST'
 schemars = "1"
 serde_json = "1"
 serde = { version = "1", features = ["derive"] }
 MANIFEST
 sed -n '/^```rust/,/^```$/{//!p}' "$packaged/README.md" >first/src/main.rs
-manifest elected 'default-features = false' '"runtime"' >elected/Cargo.toml <<'MANIFEST'
+manifest elected 'default-features = false' '"runtime"' v1_33 >elected/Cargo.toml <<'MANIFEST'
 futures = { version = "0.3", default-features = false }
 tokio = { version = "1", features = ["rt", "macros", "signal", "sync"] }
+tracing = "0.1"
 tracing-subscriber = { version = "0.3", default-features = false, features = ["fmt"] }
 MANIFEST
 cp "$packaged/examples/kube_controller.rs" elected/src/main.rs
@@ -69,7 +70,7 @@ echo "crates in the graph without the feature operator: $(wc -l <<<"$graph")"
 # The JSON format of rustdoc is unstable: public_api.jq matches the pinned compiler.
 printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >"$work/rustdoc" && chmod +x "$work/rustdoc"
 RUSTDOC=$work/rustdoc RUSTDOCFLAGS='-Z unstable-options --output-format json' \
-  cargo doc --quiet --offline --no-deps --lib --package operator-runtime
+  cargo doc --quiet --offline --no-deps --lib --package operator-runtime --features k8s-openapi/v1_36
 listed=$root/tests/package/public_api.txt
 jq -r -f "$root/tests/package/public_api.jq" "$CARGO_TARGET_DIR/doc/operator_runtime.json" |
   LC_ALL=C sort -u >"$work/public_api.txt"
