@@ -2,7 +2,14 @@
 //!
 //! Each `ConfigMap` with the label `mirror=yes` gets a copy of its data, the `ConfigMap` `<name>-mirror`.
 
-use std::{error::Error, future::ready, io::stderr, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    future::ready,
+    io::{self, stderr},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -12,8 +19,7 @@ use kube::{
     runtime::{Controller, controller::Action, watcher},
 };
 use operator_runtime::{
-    App, Candidate, Host, candidate, client::Cluster, config::LeaderElection, election::Term,
-    telemetry::Metrics,
+    App, Candidate, Host, candidate, config::LeaderElection, election::Term, telemetry::Metrics,
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -30,14 +36,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     // Outside a pod, set `lease_namespace` or the variable `POD_NAMESPACE`.
     let defaults = LeaderElection::new(APP.name);
     let settings = LeaderElection {
-        lease_duration: setting(&host, "LEASE_DURATION", defaults.lease_duration),
-        renew_deadline: setting(&host, "RENEW_DEADLINE", defaults.renew_deadline),
-        retry_period: setting(&host, "RETRY_PERIOD", defaults.retry_period),
+        lease_duration: setting(&host, "LEASE_DURATION", defaults.lease_duration)?,
+        renew_deadline: setting(&host, "RENEW_DEADLINE", defaults.renew_deadline)?,
+        retry_period: setting(&host, "RETRY_PERIOD", defaults.retry_period)?,
         ..defaults
     };
-    let cluster = Cluster::from_kube_config(&APP, &host, kube, &settings).await?;
     let metrics = Metrics::disconnected(&APP);
-    let mut terminate = signal(SignalKind::terminate())?;
+    let mut stop = pin!(stop()?);
     let (working, drained) = oneshot::channel::<()>();
     let drained = async { drained.await.unwrap_or_default() };
     let Candidate {
@@ -45,11 +50,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
         mut term,
         mut election,
         ..
-    } = candidate(&host, cluster, settings, metrics, drained)?;
+    } = candidate(&host, kube, settings, metrics, drained).await?;
     loop {
         let id = tokio::select! {
             led = term.wait_for(Option::is_some) => led?.as_ref().map(Term::id),
-            _ = terminate.recv() => break,
+            () = &mut stop => break,
             ended = &mut election => return Ok(ended??),
         };
         // The end of the term or of the program drops the controller: it sends no more requests. The Lease is released only
@@ -57,7 +62,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         tokio::select! {
             () = run(client.clone()) => {}
             lost = term.wait_for(|term| term.as_ref().map(Term::id) != id) => drop(lost?),
-            _ = terminate.recv() => break,
+            () = &mut stop => break,
             ended = &mut election => return Ok(ended??),
         }
     }
@@ -65,11 +70,29 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(election.await??)
 }
 
-/// Returns the duration in a variable such as `500ms`, or the default if it is absent or malformed.
-fn setting(host: &Host, name: &str, default: Duration) -> Duration {
-    let variable = host.variable(&format!("MIRROR_OPERATOR__LEADER_ELECTION__{name}"));
-    let set = variable.and_then(|text| text.strip_suffix("ms")?.parse().ok());
-    set.map_or(default, Duration::from_millis)
+/// Ends when the process is asked to stop.
+fn stop() -> io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// Returns the duration of a variable, in milliseconds such as `500ms`, or the default if it is not set.
+fn setting(host: &Host, name: &str, default: Duration) -> Result<Duration, String> {
+    let name = format!("MIRROR_OPERATOR__LEADER_ELECTION__{name}");
+    let Some(text) = host.variable(&name) else {
+        return Ok(default);
+    };
+    let milliseconds = text
+        .strip_suffix("ms")
+        .and_then(|number| number.parse().ok());
+    let milliseconds = milliseconds.ok_or_else(|| format!("{name}={text}: write 500ms"))?;
+    Ok(Duration::from_millis(milliseconds))
 }
 
 async fn run(client: Client) {
@@ -77,7 +100,14 @@ async fn run(client: Client) {
     let sources = Controller::new(all(), watcher::Config::default().labels("mirror=yes"));
     let controller = sources.owns(all(), watcher::Config::default());
     let results = controller.run(reconcile, retry, Arc::new(client.clone()));
-    results.for_each(|_| ready(())).await;
+    results
+        .for_each(|result| {
+            if let Err(error) = result {
+                tracing::warn!("{error}");
+            }
+            ready(())
+        })
+        .await;
 }
 
 async fn reconcile(source: Arc<ConfigMap>, client: Arc<Client>) -> kube::Result<Action> {

@@ -221,7 +221,7 @@ impl Cluster {
     ///
     /// # Errors
     /// See [`Error`]. A configuration with a proxy is an error.
-    pub async fn from_kube_config(
+    pub(crate) async fn from_kube_config(
         app: &App,
         host: &Host,
         kube: KubeConfig,

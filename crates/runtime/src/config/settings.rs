@@ -144,6 +144,14 @@ impl LeaderElection {
                 self.lease_name
             ));
         }
+        for (key, name) in [
+            ("lease_namespace", &self.lease_namespace),
+            ("fencing_record", &self.fencing_record),
+        ] {
+            if let Some(name) = name.as_ref().filter(|name| !is_subdomain(name, 253)) {
+                return Err(format!("{key} {name:?} is no name in Kubernetes"));
+            }
+        }
         if lease.subsec_nanos() != 0 || lease.is_zero() || lease > hour {
             return Err(format!(
                 "lease_duration {lease:?} must be whole seconds from 1s to 1h"

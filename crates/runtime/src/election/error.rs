@@ -18,6 +18,9 @@ pub enum Error {
          leader_election.enabled (--leader-election) to false for one replica alone"
     )]
     Namespace(String),
+    /// The API server cannot be used.
+    #[error(transparent)]
+    Cluster(#[from] crate::client::error::Error),
     /// Another process runs under this identity, or the check for one failed.
     #[error(
         "another process uses the election identity {0}, or the check for one failed ({1}): set a different \

@@ -1,6 +1,6 @@
 //! The election and the fence for another controller, such as kube's.
 
-use kube::Client;
+use kube::{Client, Config};
 use tokio::{sync::watch, task::JoinHandle};
 
 use super::{
@@ -18,19 +18,33 @@ use crate::{
     telemetry::{health::Heartbeat, metrics::Metrics},
 };
 
+const NO_NAMESPACE: &str = "lease_namespace is not set, and neither is the variable POD_NAMESPACE: set one of them to the \
+                            namespace of the Lease, the same for all replicas";
+
 /// The election and the fenced client, for another controller than the runtime's.
+///
+/// The election is a task. It continues if this value is dropped.
+#[must_use]
 pub struct Candidate {
     /// A client that reads at any time, but [writes](crate::client::fence) only while this replica leads.
     pub client: Client,
     /// The fence of `client`. [Wrap](FenceLayer::wrap) another client in it if `client` cannot be used.
     pub fence: FenceLayer,
     /// The term, while this replica leads. Run the controller during a term: without one, its writes fail.
+    ///
+    /// A published term may have ended, for example in a process that was frozen. Call [`Term::remaining`] right before an
+    /// action that the fence does not check.
     pub term: watch::Receiver<Option<Term>>,
     /// The election task. It ends after the release of the Lease. If it ends earlier, exit the process.
     pub election: JoinHandle<Result<(), Error>>,
 }
 
-/// Starts the election and the fence of the runtime for another controller, such as kube's.
+/// Starts the election and the fence of the runtime for another controller, such as kube's, on the API server of `kube`.
+///
+/// The replica is identified by the variables `POD_NAME` and `POD_UID`, which the Deployment must set (from `metadata.name` and
+/// `metadata.uid`). Without `lease_namespace`, the namespace of the Lease is that of the pod: `POD_NAMESPACE`, or the namespace of
+/// the mounted service account. The replica must be allowed to `get`, `create`, `patch` and `watch` the Lease, to `create` and `patch`
+/// events of its namespace, and, for server-side fencing, to `get` and `patch` the fencing record.
 ///
 /// Resolve `drained` when the controller has stopped: then the election releases the Lease.
 ///
@@ -41,20 +55,28 @@ pub struct Candidate {
 /// - all requests for events, of both API groups;
 /// - access reviews and token reviews, which store nothing.
 ///
-/// A controller whose work consists of such requests must check `term` itself.
+/// A controller whose work consists of such requests must check the [term](Candidate::term) itself.
 ///
 /// # Errors
-/// See [`Error`].
-pub fn candidate(
+/// See [`Error`]. A `kube` with a proxy is an error: a proxy may forward a write after the end of the term.
+///
+/// # Panics
+/// Outside a Tokio runtime.
+pub async fn candidate(
     host: &Host,
-    mut cluster: Cluster,
+    kube: Config,
     settings: LeaderElection,
     metrics: Metrics,
     drained: impl Future<Output = ()> + Send + 'static,
 ) -> Result<Candidate, Error> {
     settings.check().map_err(Error::Settings)?;
+    let mut cluster = Cluster::from_kube_config(metrics.app(), host, kube, &settings).await?;
     let pod_namespace = cluster.pod_namespace.take();
-    let target = ElectionTarget::of(metrics.app(), host, &settings, "", pod_namespace)?;
+    let target = ElectionTarget::of(metrics.app(), host, &settings, "", pod_namespace);
+    let target = target.map_err(|error| match error {
+        Error::Namespace(_) => Error::Settings(NO_NAMESPACE.to_owned()),
+        other => other,
+    })?;
     let claim = target.claim(host, &settings)?;
     let (publish, term) = watch::channel(None);
     let fence = FenceLayer::new(term.clone(), &metrics);
@@ -80,4 +102,73 @@ pub fn candidate(
         term,
         election: tokio::spawn(election),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{ffi::OsString, future::pending, time::Duration};
+
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::*;
+    use crate::config::{app::tests::APP, clock::Clock};
+
+    const POD: [(&str, &str); 2] = [("POD_NAME", "p"), ("POD_UID", "u")];
+
+    async fn started(
+        settings: LeaderElection,
+        variables: &[(&str, &str)],
+        kube: Config,
+    ) -> Result<Candidate, Error> {
+        let variables = variables.iter();
+        let variables = variables.map(|(name, value)| ((*name).into(), OsString::from(value)));
+        let host = Host::new(Clock::boottime(), Timestamp::now, || 0, variables);
+        candidate(
+            &host,
+            kube,
+            settings,
+            Metrics::disconnected(&APP),
+            pending(),
+        )
+        .await
+    }
+
+    fn kube() -> Config {
+        let mut kube = Config::new(http::Uri::from_static("http://127.0.0.1:1"));
+        kube.root_cert = Some(Vec::new());
+        kube
+    }
+
+    /// Each mistake is an error that names the remedy, and no election starts.
+    #[tokio::test]
+    async fn mistakes_are_errors() {
+        let namespace = || LeaderElection {
+            lease_namespace: Some("n".to_owned()),
+            ..LeaderElection::new("a-candidate")
+        };
+        let short = LeaderElection {
+            lease_duration: Duration::from_secs(9),
+            ..namespace()
+        };
+        let empty = LeaderElection {
+            lease_namespace: Some(String::new()),
+            ..namespace()
+        };
+        let record = LeaderElection {
+            fencing_record: Some("My Record".to_owned()),
+            ..namespace()
+        };
+        let mut proxied = kube();
+        proxied.proxy_url = Some(http::Uri::from_static("http://127.0.0.1:2"));
+        for (settings, kube, words) in [
+            (LeaderElection::new("a-candidate"), kube(), "POD_NAMESPACE"),
+            (short, kube(), "renew_deadline 10s must be over"),
+            (empty, kube(), "lease_namespace \"\""),
+            (record, kube(), "fencing_record \"My Record\""),
+            (namespace(), proxied, "proxies are not supported"),
+        ] {
+            let error = started(settings, &POD, kube).await.err().unwrap();
+            assert!(error.to_string().contains(words), "{error}");
+        }
+    }
 }

@@ -29,10 +29,7 @@ use crate::{
     },
 };
 use futures::future::{self, BoxFuture};
-use http::{
-    Method, Request, Response, StatusCode, Uri,
-    uri::{Parts, PathAndQuery},
-};
+use http::{Method, Request, Response, StatusCode, Uri, uri::Parts};
 use http_body_util::{BodyExt, Either, Full};
 use hyper::body::{Body as HttpBody, Bytes, Frame, SizeHint};
 use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
@@ -326,17 +323,21 @@ fn is_from_a_webhook(code: StatusCode, body: &[u8]) -> bool {
         && serde_json::from_slice::<Status>(body).is_ok_and(|status| is_denied(&status.message))
 }
 
-/// Adds `timeout=` to the URI. The API server counts this Go duration from the arrival of the request, then cancels the request
-/// and its write to etcd.
+/// Sets `timeout=` in the URI. The API server counts this Go duration from the arrival of the request, then cancels the request
+/// and its write to etcd. It takes the first `timeout` of a URI, so that of the caller is removed.
 fn with_timeout(uri: &Uri, limit: Duration) -> Result<Uri, http::Error> {
-    let separator = if uri.query().is_some() { '&' } else { '?' };
-    let path = format!(
-        "{}{separator}timeout={}ms",
-        uri.path_and_query().map_or("/", PathAndQuery::as_str),
-        limit.as_millis()
-    );
+    let query = uri.query().unwrap_or_default().split('&');
+    let own = query.filter(|pair| pair.split('=').next() != Some("timeout"));
+    let limit = format!("timeout={}ms", limit.as_millis());
+    let query: Vec<_> = own.chain([&*limit]).collect();
+    let query = query.join("&");
+    let query = if uri.query().is_some() {
+        &query
+    } else {
+        &limit
+    };
     let mut parts: Parts = uri.clone().into_parts();
-    parts.path_and_query = Some(path.parse()?);
+    parts.path_and_query = Some(format!("{}?{query}", uri.path()).parse()?);
     Ok(Uri::from_parts(parts)?)
 }
 

@@ -166,6 +166,13 @@ async fn i2_no_mutation_without_a_live_term() {
         uris(api.requests()),
         [format!("{DEPLOYMENTS}/d?&fieldManager=f&timeout=7ms")]
     );
+    // The limit of the caller could exceed the term.
+    let longer = format!("{DEPLOYMENTS}/d?timeout=60s&force=true");
+    send(&client, Method::PATCH, &longer).await.unwrap();
+    assert_eq!(
+        uris(api.requests()),
+        [format!("{DEPLOYMENTS}/d?force=true&timeout=7ms")]
+    );
 
     advance(Duration::from_millis(8)).await;
     refused().await;
