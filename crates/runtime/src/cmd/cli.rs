@@ -180,7 +180,7 @@ fn run<C: DeserializeOwned>(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the command by which kubectl runs this program as a plugin: `kubectl foo` for a file named `kubectl-foo`. In the name of
+/// Returns the command by which kubectl runs this program as a plugin: `kubectl tea` for a file named `kubectl-tea`. In the name of
 /// the file, `-` separates words, and `_` replaces `-` (kubectl, `pkg/cmd/plugin.go`).
 fn plugin(program: &OsStr) -> Option<String> {
     let words = Path::new(program)
