@@ -113,6 +113,7 @@ nightly: test-built ## run the long tests: all faults at all scripts, new seeds 
 	$(MAKE) simulate EXHAUSTIVE=1
 	$(MAKE) simulate SEEDS=20000 FROM=$$(date +%s)
 	$(MAKE) mutants
+	$(MAKE) bench ARGS=--failover
 	cargo test --locked --test integration -- --ignored --nocapture an_hour
 	cargo test --locked --workspace --features aws-lc-rs --lib --test integration -- tls:: certificates:: kubeconfig::
 

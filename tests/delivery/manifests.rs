@@ -125,6 +125,8 @@ fn the_runtime_knows_no_foo() {
         for foreign in ["foo", "../"] {
             let line = shipped
                 .lines()
+                // The package contains its README.
+                .filter(|line| !line.contains("include_str!(\"../README.md\")"))
                 .find(|line| line.to_lowercase().contains(foreign));
             assert_eq!(line, None, "{}", path.display());
         }

@@ -35,25 +35,25 @@ members = ["first", "elected"]
 resolver = "3"
 [profile.dev]
 debug = false' >Cargo.toml
-manifest() { # name, features of the runtime, features of kube, version of the API; standard input: further dependencies
-  printf '[package]\nname = "%s"\nversion = "0.1.0"\nedition = "2024"\n[dependencies]\n' "$1"
-  echo "operator-runtime = { path = \"../$packaged\", $2 }"
-  echo 'k8s-openapi = { version = "0.28", features = ["schemars", "'$4'"] }'
-  echo "kube = { version = \"4.2\", default-features = false, features = [\"client\", \"rustls-tls\", \"ring\", $3] }"
-  cat
-}
-manifest first 'features = ["testing"]' '"derive"' v1_36 >first/Cargo.toml <<'MANIFEST'
-schemars = "1"
-serde_json = "1"
-serde = { version = "1", features = ["derive"] }
-MANIFEST
-sed -n '/^```rust/,/^```$/{//!p}' "$packaged/README.md" >first/src/main.rs
-manifest elected 'default-features = false' '"runtime"' v1_33 >elected/Cargo.toml <<'MANIFEST'
+readme() { sed -n '/^```'"$1"'/,/^```$/{//!p}' "$packaged/README.md"; } # the blocks of a language
+manifest() { printf '[package]\nname = "%s"\nversion = "0.1.0"\nedition = "2024"\n' "$1"; }
+runtime() { sed "s|path = \"…/crates/runtime\"|path = \"../$packaged\"${1-}|"; }
+{ manifest first; readme toml | sed '/^operator-runtime .*default-features/d' | runtime ', features = ["testing"]'; } >first/Cargo.toml
+readme rust >first/src/main.rs
+{
+  manifest elected
+  echo '[dependencies]'
+  readme toml | grep '^operator-runtime .*default-features' | runtime
+  # Another version of the API than that of our programs.
+  cat <<'MANIFEST'
+k8s-openapi = { version = "0.28", features = ["v1_33", "schemars"] }
+kube = { version = "4.2", default-features = false, features = ["client", "runtime", "rustls-tls", "ring"] }
 futures = { version = "0.3", default-features = false }
 tokio = { version = "1", features = ["rt", "macros", "signal", "sync"] }
 tracing = "0.1"
 tracing-subscriber = { version = "0.3", default-features = false, features = ["fmt"] }
 MANIFEST
+} >elected/Cargo.toml
 cp "$packaged/examples/kube_controller.rs" elected/src/main.rs
 export CARGO_TARGET_DIR=$CARGO_TARGET_DIR/of-dependants
 for name in first elected; do

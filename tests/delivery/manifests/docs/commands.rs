@@ -29,6 +29,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ),
     ("make e2e", ".ci/run", "make e2e"),
     ("make bench", ".ci/run", "make bench"),
+    (
+        "make bench ARGS=--failover",
+        "Makefile",
+        "$(MAKE) bench ARGS=--failover",
+    ),
     ("make nix-check", ".ci/run", "make nix-check"),
     (
         "make fork NAME=tea-controller KIND=Teapot GROUP=example.org",
