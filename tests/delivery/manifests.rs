@@ -449,7 +449,7 @@ async fn every_kustomization_is_accepted() {
     objects(tried.path().to_str().unwrap()).await;
 }
 
-/// components/fast-failover sets the times with which `replicas.rs` and `environment.rs` test all faults. The command `config`
+/// `replicas.rs` and `environment.rs` test all faults with the times of components/fast-failover. The command `config`
 /// loads them as the controller does, so they are also validated.
 #[tokio::test]
 async fn the_component_has_the_times_of_the_fault_tests() {

@@ -47,7 +47,7 @@ async fn i1_to_i8_hold_by_an_api_server_that_was_frozen_and_is_stale() {
     invariants_hold_by_a_stale_api_server(false).await;
 }
 
-/// The same with server-side fencing. The view of the fencing record is stale, too.
+/// Runs the test above with server-side fencing. The view of the fencing record is stale, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_by_a_stale_api_server_with_fencing() {
     invariants_hold_by_a_stale_api_server(true).await;

@@ -12,7 +12,7 @@ use crate::support::{
     foos::{delays, longest},
 };
 
-/// Pause after a kill, in which the new leader processes the backlog.
+/// Pause after a kill. The new leader processes the backlog in this time.
 const AFTER: Duration = Duration::from_secs(3);
 
 /// Requests of a new leader before its first write of a Deployment.

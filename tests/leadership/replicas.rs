@@ -89,7 +89,7 @@ async fn i1_to_i8_hold_through_faults() {
     invariants_hold_through_faults(false).await;
 }
 
-/// The same with the fencing policy and the permissions of `deploy/`. Both runs have the times of components/fast-failover.
+/// Runs the test above with the fencing policy and the permissions of `deploy/`. Both runs have the times of components/fast-failover.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_through_faults_with_fencing() {
     invariants_hold_through_faults(true).await;
@@ -101,7 +101,7 @@ async fn invariants_hold_through_faults(fencing: bool) {
         ..Options::new(FAST, Way::Proxy)
     })
     .await;
-    // With fencing, one round of each fault is enough in a short run: the run without it has more.
+    // A single round of each fault is enough in a short run with fencing: the run without fencing has more.
     let rounds = |full, few| {
         if fencing {
             rounds(full, 1)

@@ -209,7 +209,7 @@
 //!
 //! | feature | contents |
 //! |---|---|
-//! | `operator`, on by default | All of the runtime. Without it, there is no controller, command line, configuration file, log, HTTP server or export. |
+//! | `operator`, on by default | All of the runtime: controllers, command line, configuration file, log, HTTP server and export. |
 //! | `testing` | The `Harness` for unit tests of a reconciler. |
 //! | `aws-lc-rs` | TLS by AWS-LC in place of ring. Also accepts P-521, and P-384 with SHA-512. Needs a C compiler. |
 //!

@@ -605,7 +605,7 @@ async fn life_of_a_release(tool: &'static str) {
     );
     assert_eq!(left().await, [""; 0]);
 
-    // The next release takes over the CRD.
+    // The next release adopts the CRD.
     let installed = helm.documented("install", &[]).unwrap();
     assert!(installed.contains("kubectl get foos"), "{installed}");
     assert_eq!(kubectl(REPLICAS).await.success(), "2");
@@ -687,7 +687,7 @@ fn a_second_release(helm: &Helm) {
     helm.run(&[&uninstall[..], &WAIT].concat()).unwrap();
 }
 
-/// A release takes over the objects that kustomize has installed.
+/// A release adopts the objects that kustomize has installed.
 async fn in_place_of_kustomize(helm: &Helm, cluster: &Cluster) {
     let kubectl = async |line: &str| {
         let args: Vec<_> = line.split(' ').collect();

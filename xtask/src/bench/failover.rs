@@ -42,7 +42,7 @@ const DEADLINE: Duration = Duration::from_mins(2);
 /// Longest wait of a Foo with the component.
 const GOAL: Duration = Duration::from_millis(3_500);
 
-/// Number of kills, and the time without a fault in which requests are counted.
+/// Number of kills, and the duration of the count of requests without a fault.
 pub struct Scale {
     pub kills: u32,
     pub calm: Duration,

@@ -152,7 +152,7 @@ fn run<C: DeserializeOwned>(
     let mut args = std::env::args_os();
     let program = args.next().unwrap_or_default();
     let command = match plugin(&program) {
-        // Without a subcommand, it would start a controller on the user's machine.
+        // The default, `run`, would start a controller on the user's machine.
         Some(name) => command(app).bin_name(name).subcommand_required(true),
         None => command(app),
     };
@@ -180,8 +180,8 @@ fn run<C: DeserializeOwned>(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the command by which kubectl runs this program as a plugin: `kubectl tea` for a file named `kubectl-tea`. In the name of
-/// the file, `-` separates words, and `_` replaces `-` (kubectl, `pkg/cmd/plugin.go`).
+/// Returns the name of this program as a plugin of kubectl: `kubectl tea` for a file named `kubectl-tea`. In the name of the
+/// file, `-` separates words, and `_` replaces `-` (kubectl, `pkg/cmd/plugin.go`).
 fn plugin(program: &OsStr) -> Option<String> {
     let words = Path::new(program)
         .file_stem()?

@@ -42,8 +42,8 @@ pub struct Candidate {
 /// Starts the election and the fence of the runtime for another controller, such as kube's, on the API server of `kube`.
 ///
 /// The replica is identified by the variables `POD_NAME` and `POD_UID`, which the Deployment must set (from `metadata.name` and
-/// `metadata.uid`). Without `lease_namespace`, the namespace of the Lease is that of the pod: `POD_NAMESPACE`, or the namespace of
-/// the mounted service account. The replica must be allowed to `get`, `create`, `patch` and `watch` the Lease, to `create` and `patch`
+/// `metadata.uid`). The default of `lease_namespace` is the namespace of the pod: `POD_NAMESPACE`, or the namespace of the mounted
+/// service account. The replica must be allowed to `get`, `create`, `patch` and `watch` the Lease, to `create` and `patch`
 /// events of its namespace, and, for server-side fencing, to `get` and `patch` the fencing record.
 ///
 /// Resolve `drained` when the controller has stopped: then the election releases the Lease.

@@ -324,7 +324,7 @@ fn is_from_a_webhook(code: StatusCode, body: &[u8]) -> bool {
 }
 
 /// Sets `timeout=` in the URI. The API server counts this Go duration from the arrival of the request, then cancels the request
-/// and its write to etcd. It takes the first `timeout` of a URI, so that of the caller is removed.
+/// and its write to etcd. It takes the first `timeout` of a URI, so the caller's is removed.
 fn with_timeout(uri: &Uri, limit: Duration) -> Result<Uri, http::Error> {
     let query = uri.query().unwrap_or_default().split('&');
     let own = query.filter(|pair| pair.split('=').next() != Some("timeout"));

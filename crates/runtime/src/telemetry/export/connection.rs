@@ -66,7 +66,7 @@ impl Breaks {
     }
 }
 
-/// Idle time after which a connection of OTLP/HTTP is closed. It is below the idle limits of collectors and load balancers, which
+/// Longest idle time of an OTLP/HTTP connection, which is then closed. It is below the idle limits of collectors and load balancers, which
 /// are 60 s and more: a request on a connection that is being closed would fail. The metrics are exported every 60 s, so they would
 /// often meet such a connection.
 pub(super) const MAX_IDLE: Duration = Duration::from_secs(30);

@@ -193,7 +193,7 @@ impl<S: Subscriber> Layer<S> for ExportEvents {
             }
             ExportEvent::Dropping => self.dropping.store(true, Relaxed),
             ExportEvent::Taken(signal) => {
-                // Of an attempt that failed before this one.
+                // An earlier attempt failed.
                 if let Some(series) = series(*signal) {
                     series.said.lock().clear();
                 }

@@ -348,7 +348,7 @@ async fn rejected_records_are_counted() {
     }
 }
 
-/// Messages of collectors are in protobuf or plain text. Others are a proxy's.
+/// Messages of collectors are in protobuf or plain text. A page in another format is from a proxy.
 #[test]
 fn error_messages_are_read() {
     let status = b"\x08\x0e\x12\x05words";
