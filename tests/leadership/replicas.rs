@@ -89,7 +89,7 @@ async fn i1_to_i8_hold_through_faults() {
     invariants_hold_through_faults(false).await;
 }
 
-/// Runs the test above with the fencing policy and the permissions of `deploy/`. Both runs have the times of components/fast-failover.
+/// Runs the test above with the fencing policy and the permissions of `deploy/`. Both have the times of components/fast-failover.
 #[tokio::test(flavor = "multi_thread")]
 async fn i1_to_i8_hold_through_faults_with_fencing() {
     invariants_hold_through_faults(true).await;
