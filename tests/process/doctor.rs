@@ -651,9 +651,9 @@ async fn a_policy_for_another_lease_is_reported() {
     let short = doctor(CLUSTER.kubeconfig(), &short).await;
     assert_eq!(
         short.lines()[7],
-        "warning fencing policy: not installed, and leader_election.lease_duration is only 3s: after a longer \
-         pause of its machine, the old leader may write at the same time as the new one; apply deploy/components/fencing, or \
-         set lease_duration to at least 10s"
+        "warning fencing policy: not installed, and leader_election.lease_duration is only 1s longer than \
+         renew_deadline: after a longer pause of its machine, the old leader may write at the same time as the new one; apply \
+         deploy/components/fencing, or set lease_duration to at least 5s more than renew_deadline"
     );
 }
 

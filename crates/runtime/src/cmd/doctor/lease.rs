@@ -70,9 +70,9 @@ fn judge(object: &str, lease: &LeaseSpec, ours: SignedDuration, now: Timestamp) 
     };
     let duration = SignedDuration::from_secs(duration.into());
     let since = now.duration_since(renewed);
-    // A short Lease that the holder renews must not look expired because of an accepted clock offset.
-    let limit = duration.max(MAX_CLOCK_OFFSET);
-    if since < -limit {
+    // A Lease that the holder renews must not look expired because of an accepted clock offset, which adds to its age.
+    let limit = duration + MAX_CLOCK_OFFSET;
+    if since < -MAX_CLOCK_OFFSET {
         let ahead = SignedDuration::from_secs(-since.as_secs());
         return warning(format!(
             "{object}: held by {holder}, renewed {ahead:#} from now: its holder's clock or this one is wrong, or it was edited"
@@ -125,12 +125,12 @@ mod tests {
             "ok n/l: held by a, renewed 0s ago"
         );
         begins(
-            found("a", Some(15), Some(984)),
-            "warning n/l: held by a, renewed 16s ago, expired after 15s: ",
+            found("a", Some(15), Some(979)),
+            "warning n/l: held by a, renewed 21s ago, expired after 15s: ",
         );
-        // Shorter than the accepted offset between the clocks.
+        // The accepted offset between the clocks adds to the age.
         let short = |renewed| found("a", Some(3), Some(renewed));
-        for renewed in [995, 1005] {
+        for renewed in [992, 1005] {
             let text = short(renewed);
             assert!(
                 !text.contains("expired") && !text.contains("clock"),
@@ -138,8 +138,8 @@ mod tests {
             );
         }
         begins(
-            short(994),
-            "warning n/l: held by a, renewed 6s ago, expired after 3s: ",
+            short(991),
+            "warning n/l: held by a, renewed 9s ago, expired after 3s: ",
         );
         begins(short(1006), "warning n/l: held by a, renewed 6s from now: ");
         begins(

@@ -29,9 +29,10 @@ use crate::{
 
 const APPLY: &str = "apply deploy/components/fencing";
 
-/// A Lease shorter than this requires fencing. A snapshot or a live migration pauses a virtual machine for seconds. A leader that
-/// was paused for longer than its Lease may write at the same time as the next leader.
-const SHORT_LEASE: Duration = Duration::from_secs(10);
+/// A smaller margin between `renew_deadline` and `lease_duration` requires fencing. The time limits of a write follow from this
+/// margin. A snapshot or a live migration pauses a virtual machine for seconds. A leader that was paused for longer than the margin
+/// may write at the same time as the next leader.
+const SAFE_MARGIN: Duration = Duration::from_secs(5);
 
 /// The prefix of a service account's user name.
 const ACCOUNT: &str = "system:serviceaccount:";
@@ -66,7 +67,7 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
             let text = "this API server does not support the policy, which requires Kubernetes 1.30 or later";
             match fencing_reason(&doctor.config.leader_election) {
                 Some(why) => warning(format!(
-                    "{text}, and {why}; set lease_duration to at least {SHORT_LEASE:?}"
+                    "{text}, and {why}; set lease_duration to at least {SAFE_MARGIN:?} more than renew_deadline"
                 )),
                 None => skipped(text),
             }
@@ -159,7 +160,7 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
 fn not_installed(text: &str, settings: &LeaderElection) -> Verdict {
     match fencing_reason(settings) {
         Some(why) => warning(format!(
-            "{text}, and {why}; {APPLY}, or set lease_duration to at least {SHORT_LEASE:?}"
+            "{text}, and {why}; {APPLY}, or set lease_duration to at least {SAFE_MARGIN:?} more than renew_deadline"
         )),
         None => skipped(format!("{text}; deploy/components/fencing has it")),
     }
@@ -167,12 +168,12 @@ fn not_installed(text: &str, settings: &LeaderElection) -> Verdict {
 
 /// Returns why this election requires fencing, if it does.
 fn fencing_reason(settings: &LeaderElection) -> Option<String> {
-    let lease = settings.lease_duration;
-    (settings.enabled && lease < SHORT_LEASE).then(|| {
-        let lease = SignedDuration::try_from(lease).unwrap_or(SignedDuration::MAX);
+    let margin = (settings.lease_duration).saturating_sub(settings.renew_deadline);
+    (settings.enabled && margin < SAFE_MARGIN).then(|| {
+        let margin = SignedDuration::try_from(margin).unwrap_or(SignedDuration::MAX);
         format!(
-            "leader_election.lease_duration is only {lease:#}: after a longer pause of its machine, the old leader may write at \
-             the same time as the new one"
+            "leader_election.lease_duration is only {margin:#} longer than renew_deadline: after a longer pause of its machine, \
+             the old leader may write at the same time as the new one"
         )
     })
 }
@@ -535,22 +536,30 @@ mod tests {
         );
     }
 
-    /// With a short Lease, fencing is part of the election's safety.
+    /// With a small margin, fencing is part of the election's safety, whatever the duration of the Lease.
     #[test]
-    fn a_short_lease_requires_fencing() {
+    fn a_small_margin_requires_fencing() {
         let mut settings = Config::shipped(&APP).leader_election;
         settings.enabled = true;
-        for (seconds, is_short) in [(9, true), (10, false)] {
-            settings.lease_duration = Duration::from_secs(seconds);
+        for (lease, renew, is_small) in [
+            (15, 14, true),
+            (14, 10, true),
+            (15, 10, false),
+            (9, 4, false),
+        ] {
+            settings.lease_duration = Duration::from_secs(lease);
+            settings.renew_deadline = Duration::from_secs(renew);
             let (grade, text) = not_installed("not installed", &settings);
-            assert_eq!(grade == Grade::Warning, is_short, "{text}");
+            assert_eq!(grade == Grade::Warning, is_small, "{text}");
         }
         settings.lease_duration = Duration::from_secs(3);
+        settings.renew_deadline = Duration::from_secs(2);
         let (_, text) = not_installed("not installed", &settings);
         assert_eq!(
             text,
-            "not installed, and leader_election.lease_duration is only 3s: after a longer pause of its machine, the old leader \
-             may write at the same time as the new one; apply deploy/components/fencing, or set lease_duration to at least 10s"
+            "not installed, and leader_election.lease_duration is only 1s longer than renew_deadline: after a longer pause of its \
+             machine, the old leader may write at the same time as the new one; apply deploy/components/fencing, or set \
+             lease_duration to at least 5s more than renew_deadline"
         );
         settings.enabled = false;
         let (grade, text) = not_installed("not installed", &settings);
