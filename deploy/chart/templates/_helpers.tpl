@@ -15,7 +15,7 @@ Prefix of all names. A release whose name contains "foo-controller" has the name
 {{- if .Values.serviceAccount.create -}}
 {{- .Values.serviceAccount.name | default (include "foo-controller.fullname" .) -}}
 {{- else -}}
-{{- .Values.serviceAccount.name | default "default" -}}
+{{- .Values.serviceAccount.name -}}
 {{- end -}}
 {{- end }}
 
@@ -52,7 +52,7 @@ Labels that select the pods of this release. The alerts and the dashboard need t
 */}}
 {{- define "foo-controller.selectorLabels" -}}
 app.kubernetes.io/name: foo-controller
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end }}
 
 {{/*
@@ -70,4 +70,63 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- define "foo-controller.labels" -}}
 {{ include "foo-controller.selectorLabels" . }}
 {{ include "foo-controller.helmLabels" . }}
+{{- end }}
+
+{{/*
+Fails for values that the API server would reject, and for those with which the controller would not work or not be safe.
+*/}}
+{{- define "foo-controller.checks" -}}
+{{- $fullname := include "foo-controller.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $fullname) -}}
+{{- fail (printf "%s: not the name of a Service, which begins with a letter and contains lower-case letters, digits and - (set fullnameOverride)" $fullname) -}}
+{{- end -}}
+{{- if and .Values.fencing.fastFailover (not .Values.fencing.enabled) -}}
+{{- fail "fencing.fastFailover needs fencing.enabled: only server-side fencing makes a Lease of 3 s safe" -}}
+{{- end -}}
+{{- if and .Values.image.tag .Values.image.digest -}}
+{{- fail "image.tag and image.digest are both set: to use the tag, set image.digest=\"\"" -}}
+{{- end -}}
+{{- if not (or .Values.serviceAccount.create .Values.serviceAccount.name) -}}
+{{- fail "serviceAccount.create=false needs serviceAccount.name: all pods of the namespace may use the account \"default\"" -}}
+{{- end -}}
+
+{{- $configuration := fromToml (include "foo-controller.configuration" .) -}}
+{{- with $configuration.Error -}}
+{{- fail (printf "configuration: %s" .) -}}
+{{- end -}}
+{{- /* Settings that other objects of the release depend on: the default, and the remedy. */ -}}
+{{- $fixed := dict
+  "installation" (list "" "set the value installation: the Role names the Lease")
+  "leader_election.enabled" (list true "the rollout of the chart runs an old and a new pod: use deploy/overlays/dev with kustomize")
+  "leader_election.lease_name" (list "foo-controller" "the Role names the Lease: use the value installation or another namespace")
+  "leader_election.lease_namespace" (list "" "the Role is in the namespace of the release: install the release there")
+  "leader_election.fencing_record" (list "" "set the value fencing.enabled")
+  "http.addr" (list "[::]:8080" "the probes use the port 8080")
+  "http.metrics_auth" (list false "set the value metricsAuth.enabled")
+  "http.metrics_addr" (list "[::]:8443" "the Service uses the port 8443")
+-}}
+{{- range $setting, $of := $fixed -}}
+{{- $usual := index $of 0 -}}
+{{- $path := splitList "." $setting -}}
+{{- $section := ternary $configuration (dig (first $path) dict $configuration) (eq (len $path) 1) -}}
+{{- $value := dig (last $path) $usual $section -}}
+{{- /* Another address with the same port is possible. */ -}}
+{{- if not (or (eq (toString $value) (toString $usual)) (and (hasSuffix "addr" $setting) (hasSuffix (toString $usual | splitList ":" | last | printf ":%s") (toString $value)))) -}}
+{{- fail (printf "configuration: %s = %v does not work in the chart: %s" $setting $value (index $of 1)) -}}
+{{- end -}}
+{{- $variable := printf "FOO_CONTROLLER__%s" (upper ($setting | replace "." "__")) -}}
+{{- range $.Values.extraEnv -}}
+{{- if eq .name $variable -}}
+{{- fail (printf "extraEnv: %s does not work in the chart: %s" $variable (index $of 1)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- $names := list -}}
+{{- range concat (fromYamlArray (include "foo-controller.env" .)) .Values.extraEnv -}}
+{{- if has .name $names -}}
+{{- fail (printf "extraEnv: %s is set by another value, by the chart itself or twice" .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
 {{- end }}

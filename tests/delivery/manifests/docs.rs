@@ -184,7 +184,8 @@ fn ci_runs_every_ignored_test() {
     let folders = CODE.map(|folder| sources(&root().join(folder)));
     let mut ignored = 0;
     for path in folders.into_iter().flatten() {
-        let module = path.file_stem().unwrap().to_str().unwrap();
+        let [folder, module] = [path.parent().unwrap().file_name(), path.file_stem()]
+            .map(|name| name.unwrap().to_str().unwrap());
         let text = fs::read_to_string(&path).unwrap();
         let mut lines = text.lines().map(str::trim);
         while let Some(line) = lines.next() {
@@ -192,7 +193,7 @@ fn ci_runs_every_ignored_test() {
                 continue;
             }
             let name = lines.find_map(|line| line.split_once("fn ")?.1.split_once('('));
-            let name = format!("{module}::{}", name.unwrap().0);
+            let name = format!("{folder}::{module}::{}", name.unwrap().0);
             let is_run = filters.iter().any(|filter| name.contains(filter));
             assert!(is_run, "CI does not run {name}");
             ignored += 1;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::text::{Text, helper, indented, named};
+use super::text::{Text, helper, indented, named, quoted};
 
 /// Returns the path and the content of each file.
 pub fn files(read: &dyn Fn(&str) -> Text) -> Vec<(String, String)> {
@@ -38,7 +38,7 @@ pub fn files(read: &dyn Fn(&str) -> Text) -> Vec<(String, String)> {
         text,
     );
     let from = base("deployment");
-    let text = FAST_FAILOVER.to_owned() + &deployment(&read(&from), &patches);
+    let text = deployment(&read(&from), &patches);
     template(
         "deployment",
         &format!("{from} and the patches in deploy/components"),
@@ -61,6 +61,8 @@ pub fn files(read: &dyn Fn(&str) -> Text) -> Vec<(String, String)> {
         }
         match name {
             "collector" => objects.push(Text::new(COLLECTOR_CONFIGURATION)),
+            // The policy for the whole namespace, which may have pods of others. That of the controller denies the rest for its pods.
+            "networkpolicy" => _ = objects.remove(0),
             "prometheus" => objects.extend([RULES, DASHBOARD].map(Text::new)),
             _ => {}
         }
@@ -178,7 +180,7 @@ fn service(text: &Text, patches: &Text) -> String {
         .to_owned()
 }
 
-/// Returns the template of the Deployment. The patches of the components are under conditions.
+/// Returns the template of the Deployment, after that of its variables. The patches of the components are under conditions.
 fn deployment(text: &Text, patches: &dyn Fn(&str) -> Text) -> String {
     let [object] = &text.objects()[..] else {
         panic!("one object");
@@ -186,12 +188,17 @@ fn deployment(text: &Text, patches: &dyn Fn(&str) -> Text) -> String {
     let replicas = format!("replicas: {}\n", object.value("replicas: "));
     let grace = object.value("terminationGracePeriodSeconds: ").to_owned();
     let image = format!("image: {}\n", object.value("image: "));
-    let resources = indented(&object.block("resources:"), 10);
+    let resources = object.block("resources:");
+    let cpu = Text::new(&*resources).value("cpu: ").to_owned();
+    let resources = indented(&resources, 10);
+    let fast = patches("fast-failover").value("cpu: ").to_owned();
     let affinity = indented(&object.block("affinity:"), 8);
     let spread = indented(&object.block("topologySpreadConstraints:"), 6);
     let ports = indented(&object.block("ports:"), 8);
 
-    let env = environment(patches);
+    let usual = object.block("env:");
+    let env = usual.clone() + &environment(patches);
+    let usual = indented(&usual, 8);
     let record = patches("fencing").block("annotations:");
     let (key, record) = record.trim_end().split_once(": ").unwrap();
     let record = enabled("fencing", &format!("{key}: {}\n", named(record)));
@@ -202,15 +209,15 @@ fn deployment(text: &Text, patches: &dyn Fn(&str) -> Text) -> String {
     );
     let pod = ["nodeSelector", "tolerations", "imagePullSecrets"];
     let pod = pod.map(|name| field(name, name, 6)).concat();
-    let class = "      {{- with .Values.priorityClassName }}\n      priorityClassName: {{ . }}\n      {{- end }}\n";
+    let class = "      {{- with .Values.priorityClassName }}\n      priorityClassName: {{ . | quote }}\n      {{- end }}\n";
     let account = "      serviceAccountName: foo-controller\n";
     let metrics = indented(&patches("metrics-auth").block("ports:"), 8);
     let health = "port: {{ ternary \"health\" \"http\" .Values.metricsAuth.enabled }}";
 
-    object
+    let object = object
         .clone()
         .without_comment("Set by an overlay")
-        .replace(&replicas, "replicas: {{ .Values.replicaCount }}\n")
+        .replace(&replicas, "replicas: {{ int .Values.replicaCount }}\n")
         .replace(
             "    spec:\n      serviceAccountName",
             &format!(
@@ -222,25 +229,22 @@ fn deployment(text: &Text, patches: &dyn Fn(&str) -> Text) -> String {
             account,
             &format!(
                 "      serviceAccountName: {}\n{class}{pod}",
-                helper("serviceAccountName")
+                quoted("serviceAccountName")
             ),
         )
         .replace(
             &format!("terminationGracePeriodSeconds: {grace}\n"),
-            "terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}\n",
+            "terminationGracePeriodSeconds: {{ int .Values.terminationGracePeriodSeconds }}\n",
         )
         .replace(
             &image,
             &format!(
                 "image: {}\n        {{{{- with .Values.image.pullPolicy }}}}\n        \
                  imagePullPolicy: {{{{ . }}}}\n        {{{{- end }}}}\n",
-                helper("image")
+                quoted("image")
             ),
         )
-        .replace(
-            "        ports:\n",
-            &format!("{}        ports:\n", indented(&env, 8)),
-        )
+        .replace(&usual, VARIABLES)
         .replace(
             &ports,
             &format!(
@@ -258,7 +262,7 @@ fn deployment(text: &Text, patches: &dyn Fn(&str) -> Text) -> String {
         )
         .replace(
             &resources,
-            "          {{- toYaml .Values.resources | nindent 10 }}\n",
+            &RESOURCES.replace("USUAL", &cpu).replace("FAST", &fast),
         )
         .replace(
             "      volumes:\n",
@@ -268,10 +272,18 @@ fn deployment(text: &Text, patches: &dyn Fn(&str) -> Text) -> String {
             "      affinity:\n",
             &format!("{}      affinity:\n", values("extraVolumes", 6)),
         )
-        .replace(&affinity, &default("affinity", &affinity, 8))
-        .replace(&spread, &default("topologySpreadConstraints", &spread, 6))
-        .as_str()
-        .to_owned()
+        .replace(
+            &format!("      affinity:\n{affinity}"),
+            &default("affinity", &affinity, 8),
+        )
+        .replace(
+            &format!("      topologySpreadConstraints:\n{spread}"),
+            &default("topologySpreadConstraints", &spread, 6),
+        );
+    format!(
+        "{{{{- include \"foo-controller.checks\" . }}}}\n{{{{- define \"foo-controller.env\" -}}}}\n{env}{{{{- end }}}}\n{}",
+        object.as_str()
+    )
 }
 
 /// Returns the variables of the components and of values.
@@ -294,8 +306,7 @@ fn environment(patches: &dyn Fn(&str) -> Text) -> String {
         env,
         "{{{{- with .Values.namespaces }}}}\n{namespaces}{{{{- end }}}}\n"
     );
-    env += "{{- with .Values.installation }}\n- name: FOO_CONTROLLER__INSTALLATION\n  value: {{ . }}\n{{- end }}\n";
-    env += "{{- with .Values.extraEnv }}\n{{- toYaml . | nindent 8 }}\n{{- end }}\n";
+    env += "{{- with .Values.installation }}\n- name: FOO_CONTROLLER__INSTALLATION\n  value: {{ . | quote }}\n{{- end }}\n";
     env
 }
 
@@ -307,12 +318,13 @@ fn values(value: &str, indent: usize) -> String {
     indented(&text, indent)
 }
 
-/// Returns a template that renders `value`, or the default of `deploy` if it is not set.
+/// Returns the field of the pod with a value, or with the default of `deploy` if the value is empty. `null` removes the field: Helm
+/// deletes its key.
 fn default(value: &str, text: &str, indent: usize) -> String {
-    let pad = " ".repeat(indent);
+    let header = format!("      {value}:\n");
     format!(
-        "{pad}{{{{- with .Values.{value} }}}}\n{pad}{{{{- toYaml . | nindent {indent} }}}}\n\
-         {pad}{{{{- else }}}}\n{text}{pad}{{{{- end }}}}\n"
+        "      {{{{- if hasKey .Values {value:?} }}}}\n{header}      {{{{- with .Values.{value} }}}}\n      \
+         {{{{- toYaml . | nindent {indent} }}}}\n      {{{{- else }}}}\n{text}      {{{{- end }}}}\n      {{{{- end }}}}\n"
     )
 }
 
@@ -343,7 +355,7 @@ fn component(text: &Text, lease_annotation: &str) -> Vec<Text> {
                 "controller-account: foo-controller\n",
                 format!(
                     "controller-account: {}\n{lease_annotation}",
-                    helper("serviceAccountName")
+                    quoted("serviceAccountName")
                 ),
             ),
             (
@@ -387,24 +399,33 @@ const COMMENTS: [(&str, &str); 2] = [
     ),
 ];
 
-const FAST_FAILOVER: &str = "{{- if and .Values.fencing.fastFailover (not .Values.fencing.enabled) }}
-{{- fail \"fencing.fastFailover needs fencing.enabled: only server-side fencing makes a Lease of 3 s safe\" }}
-{{- end }}
+const VARIABLES: &str = "        {{- include \"foo-controller.env\" . | nindent 8 }}
+        {{- with .Values.extraEnv }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+";
+
+/// Fast failover raises the default request.
+const RESOURCES: &str = "          {{- $resources := .Values.resources }}
+          {{- if and .Values.fencing.fastFailover (eq (dig \"requests\" \"cpu\" \"\" $resources) \"USUAL\") }}
+          {{- $resources = mergeOverwrite (deepCopy $resources) (dict \"requests\" (dict \"cpu\" \"FAST\")) }}
+          {{- end }}
+          {{- toYaml $resources | nindent 10 }}
 ";
 
 const API_SERVERS: &str = "    {{- with .Values.networkPolicy.apiServerCIDRs }}
     to:
     {{- range . }}
     - ipBlock:
-        cidr: {{ . }}
+        cidr: {{ . | quote }}
     {{- end }}
     {{- end }}
 ";
 
 const COLLECTOR_PORT: &str =
-    "kubernetes.io/metadata.name: {{ .Values.networkPolicy.collector.namespace }}
+    "kubernetes.io/metadata.name: {{ .Values.networkPolicy.collector.namespace | quote }}
     ports:
-    - port: {{ .Values.networkPolicy.collector.port }}
+    - port: {{ int .Values.networkPolicy.collector.port }}
 ";
 
 const CHECKSUM: &str = "      labels:
@@ -422,7 +443,7 @@ fn namespaced(text: &Text) -> String {
             "{{ include \"foo-controller.fullname\" . }}-0",
             "{{ include \"foo-controller.fullname\" $ }}-{{ $index }}",
         )
-        .replace("namespace: team-a", "namespace: {{ $namespace }}");
+        .replace("namespace: team-a", "namespace: {{ $namespace | quote }}");
     let object = object
         .as_str()
         .replace("\" . ", "\" $ ")
@@ -437,11 +458,12 @@ const CONFIGURATION: &str = "apiVersion: v1
 kind: ConfigMap
 metadata:
   name: {{ include \"foo-controller.fullname\" . }}-config
-  namespace: {{ .Release.Namespace }}
+  namespace: {{ .Release.Namespace | quote }}
   labels:
     {{- include \"foo-controller.labels\" . | nindent 4 }}
 data:
-  foo-controller.toml: |
+  # With the indentation: the first line of a file may begin with spaces.
+  foo-controller.toml: |2
     {{- include \"foo-controller.configuration\" . | nindent 4 }}
 ";
 
@@ -460,8 +482,8 @@ data:
 const RULES: &str = "apiVersion: monitoring.coreos.com/v1
 kind: PrometheusRule
 metadata:
-  name: {{ include \"foo-controller.fullname\" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include \"foo-controller.fullname\" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
   labels:
     {{- include \"foo-controller.labels\" . | nindent 4 }}
 spec:
@@ -473,7 +495,7 @@ apiVersion: v1
 kind: ConfigMap
 metadata:
   name: {{ include \"foo-controller.fullname\" . }}-dashboard
-  namespace: {{ .Release.Namespace }}
+  namespace: {{ .Release.Namespace | quote }}
   labels:
     grafana_dashboard: \"1\"
     {{- include \"foo-controller.labels\" . | nindent 4 }}

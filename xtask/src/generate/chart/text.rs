@@ -12,7 +12,7 @@ const CLUSTER: [&str; 6] = [
 
 /// The controller's name in `deploy`.
 const NAME: &str = "foo-controller";
-const NAMESPACE: &str = "{{ .Release.Namespace }}";
+const NAMESPACE: &str = "{{ .Release.Namespace | quote }}";
 
 /// A manifest. Each change panics if the manifest does not have the expected text. A caller that allows a missing text must check
 /// for it.
@@ -50,16 +50,26 @@ impl Text {
     pub fn block(&self, header: &str) -> String {
         let mut lines = self.0.lines().skip_while(|line| line.trim() != header);
         assert!(lines.next().is_some(), "no {header:?} in\n{}", self.0);
-        let mut lines = lines.peekable();
-        let first = *lines.peek().unwrap();
+        let lines: Vec<_> = lines.collect();
+        let is_comment = |line: &str| line.trim_start().starts_with('#');
+        let first = lines.iter().find(|line| !is_comment(line)).unwrap();
         let depth = indentation(first);
         let is_list = first[depth..].starts_with('-');
-        let block = lines.take_while(|line| match indentation(line) {
-            _ if line.trim().is_empty() => true,
-            same if same == depth => !is_list || line[depth..].starts_with('-'),
-            other => other > depth,
-        });
-        let block = block.map(|line| line.get(depth..).unwrap_or_default().to_owned() + "\n");
+        let block = lines
+            .into_iter()
+            .take_while(|line| match indentation(line) {
+                _ if line.trim().is_empty() => true,
+                same if same == depth => !is_list || line[depth..].starts_with(['-', '#']),
+                other => other > depth,
+            });
+        let mut block: Vec<_> = block.collect();
+        // A comment after a list is about the next field.
+        while is_list && block.last().is_some_and(|line| is_comment(line)) {
+            block.pop();
+        }
+        let block = block
+            .iter()
+            .map(|line| line.get(depth..).unwrap_or_default().to_owned() + "\n");
         block.collect::<String>().trim_end().to_owned() + "\n"
     }
 
@@ -98,7 +108,7 @@ fn object(text: &str) -> String {
         let of_account = before.ends_with("kind: ServiceAccount")
             || before == "metadata:" && kind == "ServiceAccount";
         lines.push(match trimmed.strip_prefix("name: ") {
-            Some(NAME) if of_account => format!("{indent}name: {}", helper("serviceAccountName")),
+            Some(NAME) if of_account => format!("{indent}name: {}", quoted("serviceAccountName")),
             Some(name) if name.starts_with(NAME) && kind != "Namespace" => {
                 format!("{indent}name: {}", named(name))
             }
@@ -150,6 +160,8 @@ pub fn named(name: &str) -> String {
     let suffix = name.strip_prefix(NAME).unwrap();
     match suffix {
         "-fencing" => helper("fencing"),
+        // A number, or `true`, with a suffix is a string.
+        "" => quoted("fullname"),
         suffix => helper("fullname") + suffix,
     }
 }
@@ -157,6 +169,11 @@ pub fn named(name: &str) -> String {
 /// Returns a call of a named template with one line.
 pub fn helper(name: &str) -> String {
     format!("{{{{ include \"{NAME}.{name}\" . }}}}")
+}
+
+/// Returns a call of a named template, in quotes: a name such as `123` stays a string.
+pub fn quoted(name: &str) -> String {
+    format!("{{{{ include \"{NAME}.{name}\" . | quote }}}}")
 }
 
 /// Returns a call of a named template with several lines.
