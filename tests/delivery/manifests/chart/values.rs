@@ -138,9 +138,9 @@ const EFFECTS: &[(&str, &str, &str)] = &[
         r#""kubernetes.io/metadata.name":"telemetry""#,
     ),
     (
-        "networkPolicy.collector.port=4318",
+        "networkPolicy.collector.port=4319",
         "networkPolicy.enabled=true",
-        r#""port":4318"#,
+        r#""port":4319"#,
     ),
 ];
 
