@@ -27,7 +27,8 @@ const TAKEOVER: [&str; 5] = [
 type Span = (Timestamp, Timestamp);
 
 /// The next leader creates its first Deployment within 3.5 s of the kill, in the median. The Foos wait for at most 3.5 s plus the
-/// longest delay without a fault, in the median: the machine may be busy.
+/// longest delay without a fault, in the median: the machine may be busy. A standby that misses the renewals takes almost two Leases:
+/// no kill may take that long.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_leader_is_replaced_within_its_short_lease() {
     let mut fleet = Fleet::start(Options {
@@ -80,6 +81,7 @@ async fn a_killed_leader_is_replaced_within_its_short_lease() {
     println!("from a kill to the first Deployment: {first:?}");
     first.sort_unstable();
     assert!(first[first.len() / 2] <= FAST.lease * 7 / 6, "{first:?}");
+    assert!(first[first.len() - 1] <= FAST.lease * 5 / 3, "{first:?}");
 }
 
 fn describe(event: &AuditEvent) -> String {
@@ -127,8 +129,8 @@ fn check_renewal_rate(sent: &[String], calm: Span) {
     );
 }
 
-/// Checks that the new leader acquires the Lease and writes the record, and that its first stored Deployment is later. Returns the
-/// time from the kill to this Deployment.
+/// Checks that the new leader acquires the Lease and writes the record, and that it sends each write of a Deployment or Foo later,
+/// also one that the policy would reject. Returns the time from the kill to the first stored Deployment.
 fn takeover_time(log: &[AuditEvent], user: &str, span: Span) -> Duration {
     let sent: Vec<_> = requests_of(log, user, span).collect();
     let is_done = |event: &AuditEvent| (200..300).contains(&event.code);
@@ -149,10 +151,19 @@ fn takeover_time(log: &[AuditEvent], user: &str, span: Span) -> Duration {
         "{user}: {requests:?}"
     );
     let recorded = election[taken + 3];
-    let mut writes = sent.iter().filter(|event| {
-        event.resource == "deployments" && event.verb == "create" && is_done(event)
-    });
-    let first = writes.next().unwrap();
-    assert!(recorded.received <= first.reached, "{user}");
+    assert!(is_done(recorded), "{user}: {}", recorded.code);
+    let is_write = |event: &AuditEvent| {
+        (event.resource.starts_with("deployments") || event.resource.starts_with("foos"))
+            && ["create", "update", "patch", "delete"].contains(&&*event.verb)
+    };
+    let writes: Vec<_> = sent.iter().filter(|event| is_write(event)).collect();
+    assert!(
+        writes.iter().all(|it| it.received >= recorded.reached),
+        "{user} writes before its record"
+    );
+    let mut created = (writes.iter())
+        .filter(|event| event.resource == "deployments" && event.verb == "create")
+        .filter(|event| is_done(event));
+    let first = created.next().unwrap();
     first.reached.0.duration_since(span.0).try_into().unwrap()
 }

@@ -417,6 +417,8 @@ impl Line {
             .to_vec();
         let line = format!("{} {}", parts.method, parts.uri.path_and_query().unwrap());
         self.requests.lock().unwrap().push(line);
+        // A request that waits for a rule keeps the user of its start: the next process may have another one.
+        let user = self.impersonation.lock().unwrap().clone();
         let rule = self.rule(&parts.method, &parts.uri);
         let mut request = Request::from_parts(parts, body);
         let mut stopped = None;
@@ -441,7 +443,7 @@ impl Line {
         let headers = request.headers_mut();
         headers.remove(HOST);
         headers.remove(CONTENT_LENGTH);
-        headers.extend(self.impersonation.lock().unwrap().clone());
+        headers.extend(user);
         let reply = server.send(request.map(Body::from)).await;
         let reply = reply.map_err(io::Error::other)?;
         if let Some((at, mut hold)) = stopped {
