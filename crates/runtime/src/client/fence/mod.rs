@@ -336,8 +336,9 @@ fn with_timeout(uri: &Uri, limit: Duration) -> Result<Uri, http::Error> {
     } else {
         &limit
     };
+    let path = format!("{}?{query}", uri.path());
     let mut parts: Parts = uri.clone().into_parts();
-    parts.path_and_query = Some(format!("{}?{query}", uri.path()).parse()?);
+    parts.path_and_query = Some(path.parse()?);
     Ok(Uri::from_parts(parts)?)
 }
 
