@@ -53,7 +53,7 @@ impl Scene {
         Controller::start(with_pods().await, &args.concat())
     }
 
-    /// Replaces the controller by one with another image for Deployments.
+    /// Restarts the controller with another image for Deployments.
     pub async fn upgrade(&mut self, image: &str) {
         self.upgrade_with(image, &[]).await;
     }

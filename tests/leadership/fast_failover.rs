@@ -27,8 +27,8 @@ const TAKEOVER: [&str; 5] = [
 type Span = (Timestamp, Timestamp);
 
 /// The next leader creates its first Deployment within 3.5 s of the kill, in the median. The Foos wait for at most 3.5 s plus the
-/// longest delay without a fault, in the median: the machine may be busy. A standby that misses the renewals takes almost two Leases:
-/// no kill may take that long.
+/// longest delay without a fault, in the median: the machine may be busy. No takeover lasts almost two Leases, as with a standby that
+/// misses the renewals.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_leader_is_replaced_within_its_short_lease() {
     let mut fleet = Fleet::start(Options {
@@ -130,7 +130,7 @@ fn check_renewal_rate(sent: &[String], calm: Span) {
 }
 
 /// Checks that the new leader acquires the Lease and writes the record, and that it sends each write of a Deployment or Foo later,
-/// also one that the policy would reject. Returns the time from the kill to the first stored Deployment.
+/// also a write that the policy would reject. Returns the time from the kill to the first stored Deployment.
 fn takeover_time(log: &[AuditEvent], user: &str, span: Span) -> Duration {
     let sent: Vec<_> = requests_of(log, user, span).collect();
     let is_done = |event: &AuditEvent| (200..300).contains(&event.code);

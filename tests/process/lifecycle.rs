@@ -453,7 +453,7 @@ async fn p2_a_second_signal_ends_it_with_1() {
     assert_eq!(controller.logged("stopped"), 0);
 }
 
-/// The error is that of a Deployment that the Foo does not control.
+/// The error reports a Deployment that the Foo does not control.
 #[tokio::test]
 async fn p3_every_retry_names_its_object_and_reason() {
     let namespace = namespace("retry").await;

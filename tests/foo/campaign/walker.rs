@@ -64,7 +64,7 @@ struct Known {
     serving: Option<String>,
 }
 
-/// One step, or a burst of steps.
+/// A single step, or a burst of steps.
 pub struct Step {
     pub what: String,
     pub updates: usize,

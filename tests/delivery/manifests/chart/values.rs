@@ -200,7 +200,7 @@ fn each_value_of_the_chart_has_an_effect() {
         let fast = text(&["fencing.enabled=true", "fencing.fastFailover=true", more]);
         assert!(fast.contains(&format!(r#""cpu":"{cpu}""#)), "{more}");
     }
-    // `null` removes a default, also one that is not in values.yaml. A parent chart may set `enabled`.
+    // `null` removes a default, also a default that is not in values.yaml. A parent chart may set `enabled`.
     for key in ["affinity", "topologySpreadConstraints"] {
         assert!(text(&[]).contains(&format!("{key:?}:")));
         let removed = text(&[&format!("{key}=null"), "enabled=true"]);

@@ -85,7 +85,7 @@ const VALUES: &[ChartValue] = &[
         name: "replicaCount",
         default: DefaultValue::Replicas,
         schema: Schema::Integer(0, 100),
-        help: "Number of replicas. One leads, the others stand by. A PodDisruptionBudget limits a drain to one pod at a time",
+        help: "Number of replicas. A single replica leads, the others stand by. A PodDisruptionBudget limits a drain to one pod at a time",
     },
     ChartValue {
         name: "image.repository",
