@@ -94,7 +94,7 @@ make fork NAME=kudu-kiwi KIND=$kind GROUP=quux.biz PLURAL=${lower}bi SHORT=ix
 git diff --cached --quiet -- crates/runtime || fail 'the runtime is changed'
 # The upstream project may be named where this one differs from it, and Kubernetes has an example of its own.
 left=$(git grep --cached -inE 'foo|sample-?_?controller|\bfo\b|api-approved|annotated as a|make fork|fork\.sh' -- ':!*.sum' |
-  grep -vE 'foo\.example\.com|kubernetes/sample-controller|ifferences[ -]from[ -]sample-controller|^docs/design.md:[0-9]+:\| \| sample-controller \|' || true)
+  grep -vE 'foo\.example\.com|(kubernetes|k8s\.io)/sample-controller|ifferences[ -]from[ -]sample-controller|^docs/design.md:[0-9]+:\| \| sample-controller \|' || true)
 # A selector must not match the pods of the original either.
 left+=$(git grep --cached -nE '\bapp\b.{0,12}nginx' || true)
 left+=$(git ls-files | grep -iE 'foo|sample-?_?controller|fork' || true)
