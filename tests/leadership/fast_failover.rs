@@ -27,8 +27,8 @@ const TAKEOVER: [&str; 5] = [
 type Span = (Timestamp, Timestamp);
 
 /// The next leader creates its first Deployment within 3.5 s of the kill, in the median. The Foos wait for at most 3.5 s plus the
-/// longest delay without a fault, in the median: the machine may be busy. No takeover lasts almost two Leases, as if the standby had
-/// missed the renewals.
+/// longest delay without a fault, in the median: the machine may be busy. No takeover lasts almost two Leases, as it would if the
+/// standby missed the renewals.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_leader_is_replaced_within_its_short_lease() {
     let mut fleet = Fleet::start(Options {
