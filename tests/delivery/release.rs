@@ -415,7 +415,11 @@ fn the_bill_of_materials_lists_the_shipped_dependencies() {
             names.insert(text("name").to_owned());
         }
         let runs: BTreeSet<_> = direct("dependencies");
-        let missing: Vec<_> = runs.difference(&names).collect();
+        let missing: Vec<_> = runs
+            .difference(&names)
+            // A procedural macro, which is not linked.
+            .filter(|name| *name != "async-trait")
+            .collect();
         assert!(missing.is_empty(), "{missing:?}");
         let mut tests: BTreeSet<_> = direct("dev-dependencies");
         let xtask = toml("xtask/Cargo.toml");
