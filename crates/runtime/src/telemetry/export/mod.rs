@@ -68,42 +68,26 @@ impl Exporters {
                 // The SDK itself repeats a request whose connection broke. It must not repeat other failures.
                 Protocol::Http => Breaks::default(),
             };
+            // The builders of the three signals have no trait in common.
+            macro_rules! exporter {
+                ($builder:expr) => {{
+                    let exporter = match protocol {
+                        Protocol::Grpc => {
+                            grpc(env, *signal, &connection, $builder.with_tonic()).build()
+                        }
+                        Protocol::Http => {
+                            http(env, *signal, &connection, $builder.with_http()).build()
+                        }
+                    };
+                    Some(Again::new(exporter?, breaks))
+                }};
+            }
             match signal {
-                Signal::Traces => {
-                    let exporter = SpanExporter::builder();
-                    let exporter = match protocol {
-                        Protocol::Grpc => {
-                            grpc(env, *signal, &connection, exporter.with_tonic()).build()
-                        }
-                        Protocol::Http => {
-                            http(env, *signal, &connection, exporter.with_http()).build()
-                        }
-                    };
-                    exporters.traces = Some(Again::new(exporter?, breaks));
-                }
-                Signal::Logs => {
-                    let exporter = LogExporter::builder();
-                    let exporter = match protocol {
-                        Protocol::Grpc => {
-                            grpc(env, *signal, &connection, exporter.with_tonic()).build()
-                        }
-                        Protocol::Http => {
-                            http(env, *signal, &connection, exporter.with_http()).build()
-                        }
-                    };
-                    exporters.logs = Some(Again::new(exporter?, breaks));
-                }
+                Signal::Traces => exporters.traces = exporter!(SpanExporter::builder()),
+                Signal::Logs => exporters.logs = exporter!(LogExporter::builder()),
                 Signal::Metrics => {
-                    let exporter = MetricExporter::builder().with_temporality(env.temporality());
-                    let exporter = match protocol {
-                        Protocol::Grpc => {
-                            grpc(env, *signal, &connection, exporter.with_tonic()).build()
-                        }
-                        Protocol::Http => {
-                            http(env, *signal, &connection, exporter.with_http()).build()
-                        }
-                    };
-                    exporters.metrics = Some(Again::new(exporter?, breaks));
+                    let builder = MetricExporter::builder().with_temporality(env.temporality());
+                    exporters.metrics = exporter!(builder);
                 }
             }
         }
