@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::{Mutex, MutexGuard, OnceCell};
 
-use crate::support::{controller::Controller, fleet};
+use crate::support::{built, controller::Controller, fleet};
 
 /// Not shared with other files: the installed objects apply to all namespaces.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(Options::default()));
@@ -486,13 +486,9 @@ async fn the_short_lease_needs_fencing() {
     }
 }
 
-/// Returns the folder of kubeconform, kube-score and actionlint. The first call builds them with Go.
+/// Returns the folder of kubeconform, kube-score and actionlint.
 fn tools() -> PathBuf {
-    let build = root().join("tests/tools/build.sh");
-    let output = Command::new(build).arg("manifests").output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success(), "{said}");
-    String::from_utf8(output.stdout).unwrap().trim_end().into()
+    built("manifests")
 }
 
 /// Runs a program with `input` as standard input. Returns its output, and whether it succeeded.

@@ -15,6 +15,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Child;
 
+use crate::support::built;
+
 const DEADLINE: Duration = Duration::from_secs(30);
 
 fn root() -> &'static Path {
@@ -221,9 +223,8 @@ fn documented(begin: &str) -> String {
 /// Returns a function that runs a cosign command in a folder, and returns its output or error. cosign can only reach the
 /// registry.
 fn cosign(folder: &Path) -> impl Fn(&str) -> Result<String, String> {
-    let build = root().join("tests/tools/build.sh");
-    let tools = run(root(), build.to_str().unwrap(), &["cosign"]);
-    let path = format!("{}:{}", tools.trim_end(), std::env::var("PATH").unwrap());
+    let tools = built("cosign");
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
     move |line| {
         let output = Command::new("timeout")
             .args(["60", "sh", "-c", line])
@@ -311,15 +312,13 @@ async fn the_chart_is_signed_and_installed_from_the_registry() {
             .replace("0.1.0", env!("CARGO_PKG_VERSION"))
     };
     let package = root().join("deploy/package.sh").display().to_string();
-    let build = root().join("tests/tools/build.sh");
-    let build = build.to_str().unwrap();
     let sh = cosign(folder);
     let helm = |tool: &str, line: &str| {
-        let tools = run(root(), build, &[tool]);
+        let tools = built(tool);
         let config = cluster.kubeconfig().display();
         sh(&format!(
             "export PATH={}:$PATH KUBECONFIG={config}; {line} >&2",
-            tools.trim_end()
+            tools.display()
         ))
     };
     let pushed = registry.push();

@@ -4,7 +4,6 @@
 use std::{
     collections::BTreeMap,
     io::Write as _,
-    path::Path,
     process::{Command, Stdio},
 };
 
@@ -13,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     foo::scenarios::{DEADLINE, Scene, condition, foo},
-    support::foos::with_pods,
+    support::{built, foos::with_pods},
 };
 
 /// Arguments and standard input of kubectl.
@@ -117,11 +116,7 @@ impl Scene {
 
 /// Returns the status that kstatus computes for an object.
 fn kstatus(object: &str) -> String {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tools/build.sh");
-    let built = Command::new(script).arg("kstatus").output().unwrap();
-    assert!(built.status.success(), "{built:?}");
-    let folder = String::from_utf8(built.stdout).unwrap();
-    let mut command = Command::new(Path::new(folder.trim()).join("kstatus"));
+    let mut command = Command::new(built("kstatus").join("kstatus"));
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::Write as _,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Stdio},
 };
 
@@ -19,19 +19,11 @@ use crate::{
         conditions::foos_by_state,
         scenarios::{DEADLINE, Scene, condition, foo},
     },
-    support::foos::with_pods,
+    support::{built, foos::with_pods},
 };
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-/// Returns the folder of the programs that `tests/tools/build.sh` builds.
-fn built(module: &str) -> PathBuf {
-    let script = root().join("tests/tools/build.sh");
-    let output = Command::new(script).arg(module).output().unwrap();
-    assert!(output.status.success(), "{output:?}");
-    PathBuf::from(String::from_utf8(output.stdout).unwrap().trim())
 }
 
 /// Returns a file of `deploy/integrations`.

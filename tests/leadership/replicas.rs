@@ -341,8 +341,8 @@ async fn without_the_fence_a_thawed_leader_is_found_to_write() {
     assert!(found.is_superset(&expected), "{found:?}");
 }
 
-/// Only server-side fencing is active, not the fence in the process. The thawed leader sends writes (a violation of I2), and the
-/// API server rejects them (I1 holds). [`without_the_fence_a_thawed_leader_is_found_to_write`] is the same without the policy.
+/// Only server-side fencing is active, not the fence in the process. The thawed leader sends writes, and the
+/// API server rejects them. [`without_the_fence_a_thawed_leader_is_found_to_write`] is the same without the policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn h20_without_the_fence_the_api_server_rejects_a_thawed_leader() {
     let mut fleet = Fleet::start(Options {

@@ -25,14 +25,9 @@ struct Helm {
 impl Helm {
     /// Returns the Helm of a folder of tests/tools. The first call builds it with Go.
     fn build(tool: &'static str, kubeconfig: &Path) -> Self {
-        let build = root().join("tests/tools/build.sh");
-        let output = Command::new(build).arg(tool).output().unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success(), "{said}");
-        let folder = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end());
         Self {
             tool,
-            program: folder.join("helm"),
+            program: built(tool).join("helm"),
             home: tempfile::tempdir().unwrap(),
             kubeconfig: kubeconfig.to_owned(),
         }
