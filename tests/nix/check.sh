@@ -19,7 +19,7 @@ nix flake check --all-systems --no-build "${flake_options[@]}"
 system=$(nix eval --raw --impure --expr builtins.currentSystem)
 copy=$work/copy
 mkdir "$copy"
-git ls-files -z | xargs -0 cp --parents --target-directory "$copy"
+git ls-files -z | xargs -0 cp --parents --no-dereference --target-directory "$copy"
 derivations() {
   nix eval --json "${flake_options[@]}" "path:$copy#checks" --apply 'builtins.mapAttrs (_: builtins.mapAttrs (_: check: check.drvPath))'
 }
