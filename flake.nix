@@ -59,6 +59,10 @@
             mkdir -p ''${manifest%/*}/src
             touch ''${manifest%/*}/src/lib.rs
             echo 'fn main() {}' > ''${manifest%/*}/src/main.rs
+            mkdir -p ''${manifest%/*}/examples
+            for example in $(sed -n '/^\[\[example]]/{n;s/^name = "\(.*\)"/\1/p}' $manifest); do
+              echo 'fn main() {}' > ''${manifest%/*}/examples/$example.rs
+            done
           done
         '';
 
