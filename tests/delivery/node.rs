@@ -51,6 +51,8 @@ use crate::support::{
     foos::{DEADLINE, delays, foo, longest},
 };
 
+mod chart;
+
 const NAMESPACE: &str = "foo-system";
 const NAME: &str = "foo-controller";
 const IMAGE: &str = concat!("foo-controller:", env!("CARGO_PKG_VERSION"));

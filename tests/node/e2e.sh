@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 control_plane=$(crates/testkit/src/cluster/build.sh)
-programs=$(tests/tools/build.sh node)
+programs=$(tests/tools/build.sh node):$(tests/tools/build.sh helm)
 NODE=$(mktemp -d "${TMPDIR:-/tmp}/foo-controller-node-XXXXXX")
 trap 'rm -rf --one-file-system "$NODE"' EXIT
 trap 'exit 143' TERM HUP # after the running command has ended
@@ -37,7 +37,17 @@ cargo test --locked --test integration --no-run
 exec 9>"${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller/deadlines.lock"
 flock 9
 status=0
-tests/node/node.sh cargo test --locked --offline --test integration -- --ignored --nocapture --test-threads 1 node:: || status=$?
+on_node() { tests/node/node.sh cargo test --locked --offline --test integration -- --ignored --nocapture --test-threads 1 "$1"; }
+on_node node:: || status=$?
+# Another cluster, with IPv6 alone.
+images=$NODE/images results=$NODE/results
+export NODE=$NODE/6
+mkdir "$NODE"
+ln -s "$images" "$NODE/images"
+touch "$results"
+ln -s "$results" "$NODE/results"
+FAMILY=6 on_node node::chart:: || status=$?
+NODE=${NODE%/6}
 config=$(tar xOf "$NODE/images/under-test.tar" manifest.json | jq -r '.[0].Config')
 echo "image: $image, id sha256:${config%.json}"
 echo "on: $(kube-apiserver --version), $(containerd --version | cut -d' ' -f1,3), $(runc --version | head -n 1), cgroup v$([ -f /sys/fs/cgroup/cgroup.controllers ] && echo 2 || echo 1), Linux $(uname -r), $(nproc) CPUs"

@@ -7,13 +7,20 @@
 # NODE/images/*.tar (docker or OCI archives) are imported at the start. Needs root, cgroup v1 or v2, the Debian packages of
 # .ci/run, and the programs of the control plane and of the node on PATH.
 #
+# With FAMILY=6, the node, the pods and the Services have only IPv6 addresses.
+#
 # Limits: this node enforces no NetworkPolicy, has no DNS, and pulls no image.
 set -euo pipefail
 
 name="node-1"
-address=10.231.0.1 port=6443 # the API server's default port, which components/networkpolicy allows
-pods=10.244.0.0/24 services=10.96.0.0/16
-server=https://$address:$port
+port=6443 # the API server's default port, which components/networkpolicy allows
+if [ "${FAMILY:=4}" = 6 ]; then
+  address=fd10:231::1 prefix=64 pods=fd10:244::/64 services=fd10:96::/112 dns=fd10:96::a any=:: host=[$address]
+  nodad=nodad # a bridge without ports has no carrier, and never ends the duplicate address detection
+else
+  address=10.231.0.1 prefix=24 pods=10.244.0.0/24 services=10.96.0.0/16 dns=10.96.0.10 any=0.0.0.0 host=$address nodad=
+fi
+server=https://$host:$port
 
 die() { echo "node: $*" >&2; exit 1; }
 
@@ -169,13 +176,13 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 E
   cat >cni/10-bridge.conflist <<E
 {"cniVersion": "0.4.0", "name": "pods", "plugins": [{"type": "bridge", "bridge": "cni0", "isGateway": true,
-  "hairpinMode": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "$pods"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
+  "hairpinMode": true, "ipam": {"type": "host-local", "ranges": [[{"subnet": "$pods"}]], "routes": [{"dst": "$any/0"}]}}]}
 E
   # No other client can reach the kubelet either.
   cat >kubelet.yaml <<E
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-address: $address
+address: "$address"
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 failCgroupV1: false
@@ -185,7 +192,7 @@ oomScoreAdj: 0
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
 resolvConf: $NODE/resolv.conf
 clusterDomain: cluster.local
-clusterDNS: [10.96.0.10]
+clusterDNS: ["$dns"]
 volumePluginDir: $NODE/volume-plugins
 seccompDefault: true
 imageGCHighThresholdPercent: 100
@@ -195,11 +202,11 @@ E
   cat >kube-proxy.yaml <<E
 apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
-bindAddress: $address
+bindAddress: "$address"
 hostnameOverride: $name
 mode: nftables
 oomScoreAdj: 0
-clusterCIDR: $pods
+clusterCIDR: "$pods"
 clientConnection: {kubeconfig: $NODE/proxy.kubeconfig}
 conntrack: {maxPerCore: 0, min: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}
 nftables: {minSyncPeriod: 100ms}
@@ -244,11 +251,13 @@ network() {
   hostname $name
   ip link set lo up
   echo 1 >/proc/sys/net/ipv4/ip_forward
+  if [ "$FAMILY" = 6 ]; then echo 1 >/proc/sys/net/ipv6/conf/all/forwarding; fi
   # The node's own address, on a bridge without ports. All traffic except that of pods ends there.
   ip link add uplink type bridge
-  ip addr add $address/24 dev uplink
+  # shellcheck disable=SC2086 # may be empty
+  ip addr add $address/$prefix dev uplink $nodad
   ip link set uplink up
-  ip route add default dev uplink
+  ip "-$FAMILY" route add default dev uplink
 }
 
 start() { # program, arguments
@@ -290,7 +299,7 @@ inside() {
   images=(images/*.tar)
   start containerd --config containerd.toml
   start etcd --data-dir etcd --unsafe-no-fsync --log-level error
-  start kube-apiserver --etcd-servers http://127.0.0.1:2379 --bind-address 0.0.0.0 --advertise-address $address \
+  start kube-apiserver --etcd-servers http://127.0.0.1:2379 --bind-address $any --advertise-address $address \
     --secure-port $port --cert-dir pki --token-auth-file tokens.csv --authorization-mode Node,RBAC \
     --enable-admission-plugins NodeRestriction,PodNodeSelector --service-cluster-ip-range $services --allow-privileged \
     --service-account-issuer https://kubernetes.default.svc --service-account-signing-key-file service-accounts.key \
