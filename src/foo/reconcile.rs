@@ -218,6 +218,11 @@ impl FooReconciler {
             return Ok(Action::Done);
         };
         let news = self.foos.needs_status_update(cx.key(), foo, &status);
+        // An error has its own retries.
+        let again = match status::stalls_in(&status.conditions, cx.now()) {
+            Some(time) if error.is_none() && !time.is_zero() => Action::After(time),
+            _ => Action::Done,
+        };
         match error {
             None if changed => cx.event(Event::normal("Synced", "Foo synced successfully")),
             Some(error) if news && error.reason().is_some() => {
@@ -234,7 +239,7 @@ impl FooReconciler {
             if error.is_none() && !changed {
                 trace::decided("nothing");
             }
-            return Ok(Action::Done);
+            return Ok(again);
         }
         if error.is_none() && changed && cx.has_urgent_work() {
             trace::decided("status later");
@@ -246,7 +251,7 @@ impl FooReconciler {
         trace::decided("status");
         self.update_status(cx, foo, &status, error.is_some())
             .await?;
-        Ok(Action::Done)
+        Ok(again)
     }
 
     /// Writes the status.

@@ -1,5 +1,7 @@
 //! The status of a Foo, computed from the Foo and its Deployment. Pure functions: no client, and the time is an argument.
 
+use std::time::Duration;
+
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
 use operator_runtime::{ApiError, Event, Failure as _, Key, Snapshot, condition};
@@ -94,7 +96,7 @@ pub fn of(
             ..counts
         });
     }
-    let (ready, progressing) = match (deployed, error) {
+    let (ready, mut progressing) = match (deployed, error) {
         (Some(deployed), None) => verdicts(foo, deployed, serving),
         // The specified Deployment is complete; only the superseded one remains.
         (Some(deployed), Some(error @ Error::DeletionFailed(..))) => {
@@ -102,13 +104,23 @@ pub fn of(
         }
         (_, Some(error)) => {
             let ready = Verdict::failed(error)?;
-            let status = !ready.stalls;
-            (ready.clone(), Verdict { status, ..ready })
+            (ready.clone(), ready)
         }
         (None, None) => return None,
     };
-    let stalled = ready.stalls.then(|| Verdict {
-        status: true,
+    // A change of the Foo starts the time again.
+    let mut earlier = old.conditions.clone();
+    earlier.retain(|c| c.type_ != STALLED || c.observed_generation == Some(foo.generation));
+    let is_stalled = match ready.stalls {
+        Stalls::Never => None,
+        Stalls::AtOnce => Some(true),
+        Stalls::Later => Some(stalls_in(&earlier, now) == Some(Duration::ZERO)),
+    };
+    if ready.reason == progressing.reason {
+        progressing.status = is_stalled != Some(true);
+    }
+    let stalled = is_stalled.map(|status| Verdict {
+        status,
         ..ready.clone()
     });
     let mut conditions: Vec<Condition> = old
@@ -121,7 +133,7 @@ pub fn of(
     for (type_, verdict) in TYPES.into_iter().zip(verdicts) {
         conditions.extend(verdict.map(|it| {
             let said = (it.status, it.reason, it.message);
-            condition(&old.conditions, foo.generation, type_, said, now)
+            condition(&earlier, foo.generation, type_, said, now)
         }));
     }
     Some(FooStatus {
@@ -132,7 +144,26 @@ pub fn of(
 }
 
 /// The condition types that the controller writes. kstatus reports `Stalled=True` as a failure.
-const TYPES: [&str; 3] = ["Ready", "Progressing", "Stalled"];
+const TYPES: [&str; 3] = ["Ready", "Progressing", STALLED];
+const STALLED: &str = "Stalled";
+
+/// Time until `Stalled` becomes True for a failure that may end without the user: a quota whose usage is being counted, a webhook
+/// whose pods are being replaced. Flux, Helm 4 and Argo CD fail a release at once for `Stalled=True`.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// Returns the time until `Stalled` becomes True, if it is present.
+#[must_use]
+pub fn stalls_in(conditions: &[Condition], now: Timestamp) -> Option<Duration> {
+    let stalled = conditions.iter().find(|c| c.type_ == STALLED)?;
+    let since = now.duration_since(stalled.last_transition_time.0);
+    let since = Duration::try_from(since).unwrap_or_default();
+    let is_over = stalled.status == "True";
+    Some(if is_over {
+        Duration::ZERO
+    } else {
+        GRACE.saturating_sub(since)
+    })
+}
 
 /// The API server rejects the pods or the `ReplicaSet`.
 const REPLICA_FAILURE: &str = "ReplicaFailure";
@@ -161,8 +192,18 @@ struct Verdict {
     status: bool,
     reason: &'static str,
     message: String,
-    /// Whether the Foo stalls until a user acts.
-    stalls: bool,
+    stalls: Stalls,
+}
+
+/// When `Stalled` becomes True.
+#[derive(Clone, Copy)]
+enum Stalls {
+    /// The failure ends without the user, or there is none.
+    Never,
+    /// Only a user can end the failure.
+    AtOnce,
+    /// The failure may end without the user: after [`GRACE`].
+    Later,
 }
 
 fn verdicts(
@@ -192,12 +233,12 @@ fn verdicts(
         status,
         reason,
         message: message.clone(),
-        stalls: false,
+        stalls: Stalls::Never,
     };
-    let stalled = |reason, why: &str| {
+    let stalled = |stalls, reason, why: &str| {
         let verdict = Verdict {
             message: format!("{message}{why}"),
-            stalls: true,
+            stalls,
             ..verdict(false, reason)
         };
         (verdict.clone(), verdict)
@@ -218,13 +259,20 @@ fn verdicts(
     } else if view.is_held() {
         let namespace = deployed.key.namespace();
         let resume = format!("kubectl rollout resume deployment/{name} -n {namespace}");
-        stalled(PAUSED, &format!("; it is paused, to resume it: {resume}"))
+        let why = format!("; it is paused, to resume it: {resume}");
+        stalled(Stalls::AtOnce, PAUSED, &why)
     } else if let Some(words) = &view.progress.failure {
-        stalled(REPLICA_FAILURE, &format!(": {words}"))
+        let stalls = if view.progress.stuck {
+            Stalls::AtOnce
+        } else {
+            Stalls::Later
+        };
+        stalled(stalls, REPLICA_FAILURE, &format!(": {words}"))
     } else if view.progress.stuck && view.is_observed() {
-        stalled(DEADLINE, "; no progress within its progressDeadlineSeconds")
+        let why = "; no progress within its progressDeadlineSeconds";
+        stalled(Stalls::AtOnce, DEADLINE, why)
     } else if let (true, Some(overruled)) = (view.is_complete(), overruled) {
-        stalled(overruled.name(), "")
+        stalled(Stalls::AtOnce, overruled.name(), "")
     } else {
         (
             verdict(false, "DeploymentProgressing"),
@@ -259,7 +307,13 @@ impl Verdict {
             status: false,
             reason: error.reason()?,
             message: error.to_string(),
-            stalls: !matches!(error, Error::Deleting(_)),
+            stalls: match error {
+                Error::Deleting(_) => Stalls::Never,
+                Error::Api(
+                    ApiError::Denied(..) | ApiError::TimedOut(_) | ApiError::Contested(..),
+                ) => Stalls::Later,
+                _ => Stalls::AtOnce,
+            },
         })
     }
 }

@@ -5,8 +5,10 @@ use std::{
     collections::BTreeMap,
     io::Write as _,
     process::{Command, Stdio},
+    time::Duration,
 };
 
+use k8s_openapi::jiff::Timestamp;
 use operator_testkit::cluster::{Output, eventually};
 use serde_json::{Value, json};
 
@@ -52,9 +54,26 @@ fn show(what: &str, foo: &Value) {
     println!("{what}: {}", serde_json::to_string(&foo["status"]).unwrap());
 }
 
+/// Asserts that the Foo is not Ready for this reason, and that it has stalled if the failure `lasts`.
+fn assert_failed(foo: &Value, reason: &str, lasts: bool) {
+    let [progressing, stalled] = [!lasts, lasts].map(|is| if is { "True" } else { "False" });
+    for (of_type, status) in [
+        ("Ready", "False"),
+        ("Progressing", progressing),
+        ("Stalled", stalled),
+    ] {
+        let condition = condition(foo, of_type);
+        assert_eq!(
+            (&condition["status"], &condition["reason"]),
+            (&json!(status), &json!(reason)),
+            "{of_type}"
+        );
+    }
+}
+
 impl Scene {
     /// Waits until the Foo is not Ready for this reason, and until an event reports it. Returns the message of the condition.
-    async fn not_ready(&self, name: &str, reason: &str) -> String {
+    pub async fn not_ready(&self, name: &str, reason: &str) -> String {
         let what = format!("foo/{name}");
         eventually(DEADLINE, reason, async || {
             let foo = self.get(&what).await;
@@ -71,17 +90,9 @@ impl Scene {
         .await;
         let foo = self.get(&what).await;
         show(reason, &foo);
-        for (of_type, status) in [
-            ("Ready", "False"),
-            ("Progressing", "False"),
-            ("Stalled", "True"),
-        ] {
-            let condition = condition(&foo, of_type);
-            assert_eq!(
-                (&condition["status"], &condition["reason"]),
-                (&json!(status), &json!(reason))
-            );
-        }
+        // Rejected pods may end without the user. The Foo stalls after a minute.
+        let lasts = reason != "ReplicaFailure";
+        assert_failed(&foo, reason, lasts);
         let message = condition(&foo, "Ready")["message"]
             .as_str()
             .unwrap()
@@ -99,6 +110,27 @@ impl Scene {
         })
         .await;
         message
+    }
+
+    /// Moves the beginning of a failure back by a minute. Waits until the Foo stalls.
+    async fn a_minute_later(&self, name: &str) {
+        let what = format!("foo/{name}");
+        let foo = self.get(&what).await;
+        let mut conditions = foo["status"]["conditions"].clone();
+        for condition in conditions.as_array_mut().unwrap() {
+            if condition["type"] == "Stalled" {
+                let earlier = Timestamp::now() - Duration::from_mins(1);
+                let earlier = earlier.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+                condition["lastTransitionTime"] = json!(earlier);
+            }
+        }
+        let patch = json!({ "status": { "conditions": conditions } }).to_string();
+        let args = ["--subresource=status", "--type=merge", "-p", &patch];
+        self.kubectl(&[&["patch", "foo", name], &args[..]].concat())
+            .await;
+        self.wait(&what, "condition=Stalled").await;
+        let reason = condition(&foo, "Ready")["reason"].as_str().unwrap();
+        assert_failed(&self.get(&what).await, reason, true);
     }
 
     /// Sets the finalizers of a Foo.
@@ -202,6 +234,7 @@ async fn a5c_rejected_pods_are_a_reason() {
             ))
             .await;
         let message = scene.not_ready(name, "ReplicaFailure").await;
+        scene.a_minute_later(name).await;
         let begins = format!("Deployment \"{name}\" has 0 of 1 replicas created: ");
         assert!(
             message.starts_with(&begins) && message.contains(words),
@@ -362,6 +395,7 @@ pub async fn foos_by_state(scene: &Scene) -> BTreeMap<&'static str, Value> {
         .kubectl(&["scale", "foo/refused", "--replicas=2"])
         .await;
 
+    let mut states = BTreeMap::new();
     for (name, reason) in [
         ("invalid", "InvalidSpec"),
         ("taken", "ErrResourceExists"),
@@ -370,12 +404,13 @@ pub async fn foos_by_state(scene: &Scene) -> BTreeMap<&'static str, Value> {
     ] {
         scene.not_ready(name, reason).await;
     }
+    states.insert("failing", scene.get("foo/refused").await);
+    scene.a_minute_later("refused").await;
     let message = scene.not_ready("late", "ProgressDeadlineExceeded").await;
     let says = "Deployment \"late\" has 1 old replica still to terminate; no progress within its progressDeadlineSeconds";
     assert_eq!(message, says);
     scene.wait("foo/paused", "condition=Paused").await;
 
-    let mut states = BTreeMap::new();
     let unseen = [&elsewhere[..], &["get", "foo", "unseen", "-o", "json"]].concat();
     let unseen = scene.kubectl(&unseen).await;
     states.insert("unseen", serde_json::from_str(&unseen).unwrap());
@@ -403,6 +438,7 @@ async fn a5b_kstatus_knows_foos() {
         ("foo-sample", "Current"),
         ("invalid", "Failed"),
         ("taken", "Failed"),
+        ("failing", "InProgress"),
         ("refused", "Failed"),
         ("late", "Failed"),
         ("paused", "Current"),

@@ -54,6 +54,13 @@ async fn a_paused_foo_is_not_reconciled() {
     cluster.kubectl(&scale).await.success();
     sleep(Duration::from_secs(3)).await;
     assert_eq!(writes(), before);
+    // A new spec is not reconciled either. The condition has its generation, for which `kubectl wait` waits.
+    let scale = ["scale", "foo/web", "--replicas=2", "-n", &namespace];
+    cluster.kubectl(&scale).await.success();
+    pause(cluster, &namespace).await;
+    let paused = status(&client, &namespace).await;
+    assert_eq!(paused.observed_generation, Some(1));
+    assert_eq!(writes(), before + 1);
     assert_eq!(events(&client, &namespace, "Paused").await.len(), 1);
 
     annotate(cluster, &namespace, &format!("{PAUSED}-")).await;
@@ -63,7 +70,7 @@ async fn a_paused_foo_is_not_reconciled() {
         let conditions = status(&client, &namespace).await.conditions;
         let is_paused = conditions.iter().any(|it| it.type_ == "Paused");
         match (replicas, is_paused) {
-            (Some(1), false) => Ok(()),
+            (Some(2), false) => Ok(()),
             found => Err(found),
         }
     })

@@ -78,6 +78,7 @@ async fn a5b_argo_cd_reports_the_health_of_each_state() {
         ("foo-sample", "Healthy", Some("Ready")),
         ("invalid", "Degraded", Some("Stalled")),
         ("taken", "Degraded", Some("Stalled")),
+        ("failing", "Progressing", Some("Ready")),
         ("refused", "Degraded", Some("Stalled")),
         ("late", "Degraded", Some("Stalled")),
         ("paused", "Suspended", Some("Paused")),
@@ -242,13 +243,16 @@ fn expected(foo: &Value) -> Vec<Metric> {
 #[ignore = "takes Debian's prometheus, and builds kube-state-metrics in minutes"]
 async fn kube_state_metrics_exports_each_foo() {
     let scene = Scene::with_sample("kube-state-metrics").await;
-    let states = foos_by_state(&scene).await;
+    let mut states = foos_by_state(&scene).await;
+    states.remove("failing"); // the Foo `refused`, earlier
     let expected: BTreeSet<_> = states.values().flat_map(expected).collect();
     let values = integration("kube-state-metrics.yaml");
     let server = KubeStateMetrics::start(&scene, &values).await;
     let scraped = json!([{
         "job_name": "kube-state-metrics",
-        "static_configs": [{ "targets": [server.address()] }],
+        // As a ServiceMonitor adds it: the namespace of kube-state-metrics.
+        "static_configs": [{ "targets": [server.address()], "labels": { "namespace": "monitoring" } }],
+        "honor_labels": values["prometheus"]["monitor"]["http"]["honorLabels"],
     }]);
     let prometheus = Prometheus::start(scraped, &[]).await;
     let namespaces: BTreeSet<_> = states
@@ -326,5 +330,17 @@ async fn helm_waits_for_foos() {
     let ready = scene.get("foo/web").await;
     assert_eq!(condition(&ready, "Ready")["status"], "True");
     let error = helm("upgrade", "").await.unwrap_err();
-    assert!(error.contains("Foo/") && error.contains("web"), "{error}");
+    // Helm judged the Foo. It did not wait for the timeout.
+    let failed = "status: Failed, message: spec.deploymentName: must not be empty";
+    assert!(error.contains("Foo/") && error.contains(failed), "{error}");
+
+    // A quota rejects the pods for a while, as a quota does whose usage is being counted. The release waits.
+    let quota = ["create", "quota", "few", "--hard=pods=0"];
+    scene.kubectl(&quota).await;
+    let released = helm("upgrade", "later");
+    let mended = async {
+        scene.not_ready("web", "ReplicaFailure").await;
+        scene.kubectl(&["delete", "quota", "few"]).await;
+    };
+    tokio::join!(released, mended).0.unwrap();
 }

@@ -389,7 +389,7 @@ fn a5c_message_counts_missing_replicas() {
     }
 }
 
-/// A failure that only a user can resolve has its own reason, and stalls the Foo.
+/// A failure has its own reason, and stalls the Foo. If it may end without a user, it does so later.
 #[test]
 fn a5c_failure_for_the_user_has_its_own_reason() {
     let words = "pods \"web-1\" is forbidden: exceeded quota: few";
@@ -409,16 +409,17 @@ fn a5c_failure_for_the_user_has_its_own_reason() {
         d.progress.stuck = true;
     };
     let resume = "; it is paused, to resume it: kubectl rollout resume deployment/web -n default";
+    let at_once = ["Ready=False", "Progressing=False", "Stalled=True"];
+    let later = ["Ready=False", "Progressing=True", "Stalled=False"];
     let refused = format!("3 of 3 replicas created: {words}");
     let of_four = format!("0 of 3 replicas updated{resume}");
-    for (change, reason, says) in [
-        (fails, "ReplicaFailure", refused.clone()),
-        (held, "DeploymentPaused", of_four.clone()),
-        (both, "DeploymentPaused", of_four),
-        (late, "ReplicaFailure", refused),
+    for (change, reason, expected, says) in [
+        (fails, "ReplicaFailure", later, refused.clone()),
+        (held, "DeploymentPaused", at_once, of_four.clone()),
+        (both, "DeploymentPaused", at_once, of_four),
+        (late, "ReplicaFailure", at_once, refused),
     ] {
         let status = reported(change);
-        let expected = ["Ready=False", "Progressing=False", "Stalled=True"];
         let expected = expected.map(|is| format!("{is} {reason}"));
         assert_eq!(conditions(&status), expected);
         for condition in &status.conditions {
@@ -453,4 +454,46 @@ fn stalled_is_removed_with_its_cause() {
     });
     let status = of(&foo.view, Some(&deployed(|_| {})), None, NOW).unwrap();
     assert_eq!(status.conditions.len(), 2);
+}
+
+/// A failure that may end without a user stalls the Foo after a minute. A change of the Foo starts the minute again.
+#[test]
+fn a_failure_that_may_end_stalls_after_a_minute() {
+    let of_api = |error: ApiError| Error::from(error);
+    let words = || "words".to_owned();
+    for error in [
+        of_api(ApiError::Denied(words(), Duration::ZERO)),
+        of_api(ApiError::TimedOut(words())),
+        of_api(ApiError::Contested(words(), words(), Duration::ZERO)),
+    ] {
+        let reason = error.reason().unwrap();
+        let is = |foo: &Foo, progressing: &str, stalled: &str, seconds: i64| {
+            let now = NOW + k8s_openapi::jiff::SignedDuration::from_secs(seconds);
+            let status = of(foo, None, Some(&error), now).unwrap();
+            let expected = [
+                format!("Ready=False {reason}"),
+                format!("Progressing={progressing} {reason}"),
+                format!("Stalled={stalled} {reason}"),
+            ];
+            assert_eq!(conditions(&status), expected, "{seconds} s");
+            let left = stalls_in(&status.conditions, now).unwrap();
+            (status, left)
+        };
+        let mut foo = foo();
+        let (status, left) = is(&foo.view, "True", "False", 0);
+        assert_eq!(left, GRACE);
+        foo.view.status = status;
+        let (_, left) = is(&foo.view, "True", "False", 59);
+        assert_eq!(left, Duration::from_secs(1));
+        let (stalled, left) = is(&foo.view, "False", "True", 60);
+        assert_eq!(left, Duration::ZERO);
+        foo.view.status = stalled;
+        is(&foo.view, "False", "True", 61);
+        foo.view.generation += 1;
+        let (_, left) = is(&foo.view, "True", "False", 62);
+        assert_eq!(left, GRACE);
+    }
+    let rejected = of_api(ApiError::Rejected(words()));
+    let status = of(&foo().view, None, Some(&rejected), NOW).unwrap();
+    assert_eq!(conditions(&status)[2], "Stalled=True DeploymentRejected");
 }

@@ -36,8 +36,10 @@ impl<R: Reconciler> ObjectReconciler<R> {
             if !cx.is_dry_run {
                 self.release(cx.key(), cx.attempt);
             }
-            let event = Event::normal(PAUSED, self.words());
-            return Ok(self.report(cx, seen, Some(event)).await?);
+            // Not again for a new generation.
+            let is_new = reported(&*seen.view).is_none();
+            let event = is_new.then(|| Event::normal(PAUSED, self.words()));
+            return Ok(self.report(cx, seen, event).await?);
         }
         let is_ours = |it: &Condition| it.type_ == PAUSED && it.reason == PAUSED;
         if cx.is_dry_run || !seen.view.conditions().iter().any(is_ours) {
@@ -163,17 +165,21 @@ impl<R: Reconciler> ObjectReconciler<R> {
         if seen.view.is_deleting() {
             return None;
         }
-        let is_paused = seen.is_paused();
-        let mut conditions = seen.view.conditions().iter();
-        let found = conditions.find(|it| it.type_ == PAUSED);
+        let (is_paused, generation) = (seen.is_paused(), seen.view.generation());
+        let found = reported(&*seen.view);
         let is_reported = match found {
             Some(it) if it.reason != PAUSED => is_paused,
-            found => found.is_some_and(|it| !is_paused || it.status == "True"),
+            // `kubectl wait` ignores a condition of an earlier generation.
+            Some(it) if is_paused => {
+                it.status == "True" && it.observed_generation == Some(generation)
+            }
+            found => found.is_some(),
         };
         let token = seen.requested_at().filter(|_| !is_paused);
         if is_paused == is_reported && token.is_none() {
             return None;
         }
+        let old: Vec<_> = found.into_iter().cloned().collect();
         let mut status = seen.view.status().clone();
         let (conditions, handled) = R::Primary::noted(&mut status)?;
         if is_paused != is_reported {
@@ -181,8 +187,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         }
         if is_paused {
             let verdict = (true, PAUSED, self.words());
-            let generation = seen.view.generation();
-            conditions.push(condition(&[], generation, PAUSED, verdict, now));
+            conditions.push(condition(&old, generation, PAUSED, verdict, now));
         }
         if let Some(token) = token {
             *handled = Some(token.to_owned());
@@ -197,6 +202,11 @@ impl<R: Reconciler> ObjectReconciler<R> {
             "the annotation {group}/paused is true: only the deletion of the object is reconciled"
         )
     }
+}
+
+/// Returns the condition Paused of an object.
+fn reported(object: &impl Primary) -> Option<&Condition> {
+    object.conditions().iter().find(|it| it.type_ == PAUSED)
 }
 
 /// Returns the `Retry-After` of the API server, or zero.

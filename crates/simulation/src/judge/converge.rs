@@ -345,7 +345,11 @@ fn is_settled(case: &Case, foo: &Value, deployments: &[(&Value, &Value)]) -> Res
         return Err(wrong.trim_start_matches("I3 ").to_owned());
     }
     if !is_complete(actual) && (hangs(case, wanted) || is_held(actual)) {
-        let says = ["Ready", "Progressing"].map(|of_type| condition(foo, of_type));
+        let mut says = ["Ready", "Progressing"].map(|of_type| condition(foo, of_type));
+        // In progress until the Foo stalls.
+        if condition(foo, "Stalled").0 == "False" && says[1] == ("True", says[0].1) {
+            says[1].0 = "False";
+        }
         let is = verdicts(actual, asked);
         is_scaled(foo, deployments)?;
         return (says == is && is_current).then_some(()).ok_or_else(|| {

@@ -267,7 +267,8 @@ pub fn share_watches(case: &Case, found: &mut Vec<Violation>) {
     }));
 }
 
-/// From the condition Paused to the end of the pause, replicas write neither the object nor its dependents. The status of a
+/// From the condition Paused to the end of the pause, replicas write neither the object nor its dependents. Only the condition gets
+/// the generation of a new spec. The status of a
 /// dependent belongs to the controller of its own kind, which the pause of the owner does not concern. An installation that has
 /// not reported the pause itself may write while its watch shows neither the pause nor the move of the object.
 pub fn pauses_hold(case: &Case, found: &mut Vec<Violation>) {
@@ -286,6 +287,7 @@ pub fn pauses_hold(case: &Case, found: &mut Vec<Violation>) {
         let pause = own.filter_map(|report| report.since).max();
         if let (Some(since), Some(call)) = (pause, call)
             && call.begun > since
+            && !(is_status && is_of_new_generation(before, after))
         {
             found.push(Violation {
                 invariant: "I18",
@@ -296,6 +298,23 @@ pub fn pauses_hold(case: &Case, found: &mut Vec<Violation>) {
         }
         note(&mut paused, revision, by);
     }
+}
+
+/// Returns whether only the condition Paused changed: it now has the generation of the object.
+fn is_of_new_generation(before: Option<&Value>, after: Option<&Value>) -> bool {
+    let [before, after] = [before, after].map(|object| {
+        let mut status = object.map(|object| object["status"].clone());
+        let conditions = status
+            .as_mut()
+            .and_then(|it| it["conditions"].as_array_mut());
+        let mut paused = conditions
+            .into_iter()
+            .flatten()
+            .filter(|it| it["type"] == "Paused");
+        let generation = paused.next().map(|it| it["observedGeneration"].take());
+        (status, generation)
+    });
+    before.0 == after.0 && before.1.is_some() && before.1 != after.1
 }
 
 /// The last report of each pause, by the UID of the object.

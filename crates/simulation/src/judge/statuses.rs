@@ -122,12 +122,16 @@ impl<'a> Report<'a> {
         }
         let [ready, progressing] =
             ["Ready", "Progressing"].map(|of_type| condition(&self.call.body, of_type));
-        // `Stalled` is set only while a user has to act.
-        let is_stalled = ready.0 == "False" && ready != PROGRESSING && ready != DELETING;
-        let stalled = ("True", ready.1);
-        if condition(&self.call.body, "Stalled") != if is_stalled { stalled } else { ("", "") } {
+        let stalled = condition(&self.call.body, "Stalled");
+        if !self.may_stall(ready, stalled) {
             return false;
         }
+        // A failure that may end without the user is in progress until the Foo stalls.
+        let progressing = match (stalled.0, progressing) {
+            ("False", ("True", reason)) if reason == ready.1 => ("False", reason),
+            ("False", _) => return false,
+            _ => progressing,
+        };
         if ready == progressing && ![GAVE_UP, OVERRULED, HELD, FAILED].contains(&ready) {
             return ready.0 == "False" && self.is_true(ready.1) && self.counts_what_serves();
         }
@@ -165,6 +169,32 @@ impl<'a> Report<'a> {
             && (!fails || self.is_true("DeletionFailed"))
             && (!self.is_queued() || self.others_roll_out())
             && its.any(|one| self.is_its(one) && says(one) && self.is_as_asked(one))
+    }
+
+    /// Returns whether the condition `Stalled` fits to `Ready`. It exists while a Foo fails. It is False at first if the failure may
+    /// end without a user, and True in the end. The clocks of replicas differ, so the time between is not judged.
+    fn may_stall(&self, ready: (&str, &str), stalled: (&str, &str)) -> bool {
+        let fails = ready.0 == "False" && ready != PROGRESSING && ready != DELETING;
+        if !fails {
+            return stalled == ("", "");
+        }
+        let generation = &self.call.body["status"]["observedGeneration"];
+        let before = conditions(self.foo).find(|one| one["type"] == "Stalled");
+        let before = before.filter(|one| one["observedGeneration"] == *generation);
+        let before = before.map(|one| text(&one["status"]));
+        let may_be = match ready.1 {
+            // A denial may end, other rejections do not. Rejected pods may end until the deadline of the rollout.
+            "DeploymentRejected" | "ReplicaFailure" => {
+                before != Some("True") || stalled.0 == "True"
+            }
+            "DeploymentTimedOut" | "DeploymentContested" => match before {
+                None => stalled.0 == "False",
+                Some("True") => stalled.0 == "True",
+                _ => true,
+            },
+            _ => stalled.0 == "True",
+        };
+        may_be && stalled.1 == ready.1
     }
 
     fn is_queued(&self) -> bool {
@@ -543,7 +573,9 @@ fn moved<'a>(before: &Value, after: &'a Value) -> Option<&'a str> {
     let is_moved = |now: &&Value| {
         conditions(before).any(|was| {
             let is_same = |field: &str| was[field] == now[field];
-            is_same("type") && is_same("status") && !is_same("lastTransitionTime")
+            // A change of the Foo starts the time until it stalls again.
+            let is_new = now["type"] == "Stalled" && !is_same("observedGeneration");
+            is_same("type") && is_same("status") && !is_same("lastTransitionTime") && !is_new
         })
     };
     conditions(after).find(is_moved)?["type"].as_str()
