@@ -242,6 +242,28 @@ fn kubectl_runs_it_as_a_plugin() {
         stdout(&output).contains("Usage: kubectl foo doctor"),
         "{output:?}"
     );
+    // In a pod too, it uses the cluster of kubectl. Outside, it checks what it can without the namespace of the Lease.
+    let cluster = shared().ready();
+    let mut doctor = Command::new(cluster.bin.join("kubectl"));
+    let doctor = doctor
+        .args(["foo", "doctor"])
+        .env_clear()
+        .env("PATH", folder.path())
+        .env("KUBECONFIG", &cluster.kubeconfig)
+        .env("KUBERNETES_SERVICE_HOST", "192.0.2.1")
+        .env("KUBERNETES_SERVICE_PORT", "443");
+    let output = doctor.output().unwrap();
+    let found = stdout(&output);
+    let finds = |check: &str, text: &str| {
+        let mut lines = found.lines();
+        lines.any(|line| line.contains(check) && line.contains(text))
+    };
+    assert!(
+        finds("ok       API server", "https://127.0.0.1:"),
+        "{found}"
+    );
+    let wanted = "no namespace for the Lease, outside a pod: set leader_election.lease_namespace";
+    assert!(finds("warning  Lease ", wanted), "{found}");
 }
 
 /// Precedence: defaults < file < environment < flags. The origin of each value is printed.

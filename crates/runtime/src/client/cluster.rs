@@ -131,6 +131,18 @@ pub(crate) fn is_pods_own(host: &Host, config: &Config) -> bool {
     config.kubeconfig.is_none() && host.variable("KUBERNETES_SERVICE_HOST").is_some()
 }
 
+/// Returns the environment of a plugin of kubectl. As for kubectl, a kubeconfig precedes the cluster of the pod.
+pub(crate) fn as_for_kubectl(host: Host) -> Host {
+    if kubeconfig::default_files(&host)
+        .iter()
+        .any(|file| file.exists())
+    {
+        host.without("KUBERNETES_SERVICE_HOST")
+    } else {
+        host
+    }
+}
+
 /// Returns the configuration of the cluster that runs this pod, from the service account in `folder`. Namespace and CA are
 /// optional, as in client-go.
 fn in_cluster(host: &Host, folder: &Path) -> Result<KubeConfig, Error> {

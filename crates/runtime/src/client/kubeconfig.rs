@@ -78,12 +78,7 @@ pub(super) async fn load(path: &Path) -> Result<KubeConfig, Error> {
 
 /// Loads the files of `$KUBECONFIG`, or else `~/.kube/config`. Files that do not exist are skipped.
 pub(super) async fn load_default(host: &Host) -> Result<KubeConfig, Error> {
-    let files: Vec<PathBuf> = if let Some(list) = host.variable("KUBECONFIG") {
-        env::split_paths(&list).collect()
-    } else {
-        let home = host.variable("HOME").map(PathBuf::from);
-        Vec::from_iter(home.map(|home| home.join(".kube/config")))
-    };
+    let files = default_files(host);
     let (mut merged, mut seen) = (Merged::default(), HashSet::new());
     let mut found = false;
     for file in files.iter().filter(|file| !file.as_os_str().is_empty()) {
@@ -101,6 +96,16 @@ pub(super) async fn load_default(host: &Host) -> Result<KubeConfig, Error> {
         merged.config().await
     } else {
         Err(Error::Missing)
+    }
+}
+
+/// Returns the files of `$KUBECONFIG` or, without this variable, `~/.kube/config`.
+pub(super) fn default_files(host: &Host) -> Vec<PathBuf> {
+    if let Some(list) = host.variable("KUBECONFIG") {
+        env::split_paths(&list).collect()
+    } else {
+        let home = host.variable("HOME").map(PathBuf::from);
+        Vec::from_iter(home.map(|home| home.join(".kube/config")))
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
     api::conversion::Definition,
     cache::readiness::namespace::RequiredAccess,
     client::{
-        cluster::Cluster,
+        cluster::{Cluster, as_for_kubectl},
         fence::{FenceLayer, term::Term},
     },
     cmd::{access, convert, doctor, migrate, plan, run},
@@ -148,14 +148,15 @@ fn run<C: DeserializeOwned>(
     crds: impl FnOnce() -> Vec<Definition>,
     build: impl FnOnce(&mut Builder, C),
 ) -> Result<ExitCode, Failure> {
-    let host = Host::of_this_process();
+    let mut host = Host::of_this_process();
     let mut args = std::env::args_os();
     let program = args.next().unwrap_or_default();
-    let command = match plugin(&program) {
+    let mut command = command(app);
+    if let Some(name) = plugin(&program) {
         // The default, `run`, would start a controller on the user's machine.
-        Some(name) => command(app).bin_name(name).subcommand_required(true),
-        None => command(app),
-    };
+        command = command.bin_name(name).subcommand_required(true);
+        host = as_for_kubectl(host);
+    }
     let flags = command.try_get_matches_from(iter::once(program).chain(args))?;
     match flags.subcommand() {
         Some(("crd", _)) => io::stdout().write_all(yaml(&crds())?.as_bytes())?,

@@ -62,6 +62,16 @@ impl Host {
         }
     }
 
+    /// Removes an environment variable.
+    #[must_use]
+    pub(crate) fn without(self, name: &str) -> Self {
+        let kept = self.variables.iter().filter(|(it, _)| it != name);
+        Self {
+            variables: kept.cloned().collect(),
+            ..self
+        }
+    }
+
     /// Returns the environment of this process, but with only these environment variables.
     #[cfg(test)]
     pub(crate) fn for_tests(variables: impl IntoIterator<Item = (OsString, OsString)>) -> Self {

@@ -41,7 +41,7 @@ use crate::{
     cmd::run,
     config::{app::App, descriptors, environment::Host, settings::Config},
     controller::{builder::Builder, scopes},
-    election::identity::ElectionTarget,
+    election::{self, identity::ElectionTarget},
     telemetry::{self, metrics::Metrics, object_state::ObjectName},
 };
 
@@ -101,8 +101,12 @@ pub async fn examine(
         &config.leader_election,
         &config.installation,
         pod_namespace,
-    )
-    .map_err(run::Error::from)?;
+    );
+    // Without the namespace of the Lease, all other checks are possible.
+    let namespace = match target {
+        Err(election::error::Error::Namespace(_)) => None,
+        target => target.map_err(run::Error::from)?.namespace,
+    };
     let metrics = Metrics::disconnected(app);
     let fence = FenceLayer::new(watch::channel(None).1, &metrics);
     let (client, address, _) = cluster.fenced(&fence, &metrics);
@@ -140,7 +144,7 @@ pub async fn examine(
         config,
         client,
         needs,
-        namespace: target.namespace,
+        namespace,
         namespaces: OnceCell::new(),
         primaries: OnceCell::new(),
         hooks: OnceCell::new(),
@@ -300,8 +304,12 @@ impl Doctor {
     fn lease(&self) -> Result<(&str, &str), Verdict> {
         let election = &self.config.leader_election;
         match &self.namespace {
-            Some(namespace) if election.enabled => Ok((namespace, &election.lease_name)),
-            _ => Err(skipped("leader_election.enabled is false")),
+            _ if !election.enabled => Err(skipped("leader_election.enabled is false")),
+            Some(namespace) => Ok((namespace, &election.lease_name)),
+            None => {
+                let error = election::error::Error::Namespace(self.app.env_prefix());
+                Err(warning(error.to_string()))
+            }
         }
     }
 }
