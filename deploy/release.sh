@@ -2,12 +2,14 @@
 # release.sh IMAGE FOLDER: writes the files of a release into FOLDER. Needs kubectl.
 # - install.yaml: deploy/ with IMAGE (REGISTRY/NAME@DIGEST, as printed by push.sh).
 # - conversion.yaml: deploy/conversion with IMAGE, only if the CRD names the conversion webhook. The notes install it first.
-# - notes.md: the section of CHANGELOG.md for the version in Cargo.toml, and the commands to verify, install and uninstall the release. RELEASE_LINKS,
-#   if set, is put before links into this repository. Without such a section, only install.yaml is written, and the script fails.
+# - notes.md: the section of CHANGELOG.md for the version in Cargo.toml, and the commands to verify, install and uninstall the
+#   release. Without such a section, only install.yaml is written, and the script fails. RELEASE_LINKS, if set, is put before links
+#   into this repository. RELEASE_SIGNER has the options of `cosign verify` for the signer, by default those for the key cosign.pub.
 set -euo pipefail
 
 [ $# = 2 ] && [[ $1 =~ ^.+/.+@sha256:[0-9a-f]{64}$ ]] || { echo "usage: release.sh REGISTRY/NAME@DIGEST FOLDER" >&2; exit 2; }
 image=$1 folder=$(realpath "$2")
+signer=${RELEASE_SIGNER:---key cosign.pub --insecure-ignore-tlog}
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 overlay=$(mktemp -d)
@@ -23,8 +25,8 @@ deploy=$(realpath --relative-to "$overlay" deploy)
 render "$deploy" >"$folder/install.yaml"
 if grep -q '^ *strategy: Webhook$' deploy/crd.yaml; then
   render "$deploy/conversion" >"$folder/conversion.yaml"
-  verify='
-$ cosign verify-blob --key cosign.pub --insecure-ignore-tlog --bundle conversion.yaml.sigstore.json conversion.yaml'
+  verify="
+\$ cosign verify-blob $signer --bundle conversion.yaml.sigstore.json conversion.yaml"
   first='
 $ kubectl create namespace foo-system     # on a new cluster
 $ kubectl apply -f conversion.yaml
@@ -49,14 +51,17 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
 notes=$(awk -v heading="## $version - " '/^## / { ours = index($0, heading) == 1; next } ours' CHANGELOG.md)
 [ -n "$notes" ] || { echo "release.sh: no notes: CHANGELOG.md has no section \"## $version - DATE\"" >&2; exit 1; }
 sed -E "s#\]\(([^):]+)\)#](${RELEASE_LINKS-}\1)#g" <<<"$notes" >"$folder/notes.md"
+case $signer in
+  *--key*) key=" and [.github/cosign.pub](${RELEASE_LINKS-}.github/cosign.pub) as \`cosign.pub\`" ;;
+  *) key= ;;
+esac
 cat >>"$folder/notes.md" <<EOF
 
-To install it, with cosign 3 (the signatures are Sigstore bundles, which version 2 does not find) and
-[.github/cosign.pub](${RELEASE_LINKS-}.github/cosign.pub) as \`cosign.pub\`:
+To install it, with cosign 3$key:
 
 \`\`\`console
-$ cosign verify-blob --key cosign.pub --insecure-ignore-tlog --bundle install.yaml.sigstore.json install.yaml${verify-}
-$ cosign verify --key cosign.pub --insecure-ignore-tlog -a version=$version $image${first-}
+$ cosign verify-blob $signer --bundle install.yaml.sigstore.json install.yaml${verify-}
+$ cosign verify $signer -a version=$version $image${first-}
 $ kubectl apply -f install.yaml
 \`\`\`
 

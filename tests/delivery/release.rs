@@ -1,4 +1,4 @@
-//! The parts of a release: the multi-platform image, its signature, the bill of materials, the manifest and the notes. All of
+//! The parts of a release: the multi-platform image, its signatures, the bill of materials, the manifest and the notes. All of
 //! them name the same version.
 
 use std::{
@@ -10,12 +10,13 @@ use std::{
     time::Duration,
 };
 
-use operator_testkit::cluster::{Cluster, Options, bound_command, eventually};
+use operator_testkit::cluster::{bound_command, eventually};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::process::Child;
 
-use crate::support::built;
+mod signatures;
+mod sigstore;
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -220,152 +221,6 @@ fn documented(begin: &str) -> String {
     line[2..].to_owned()
 }
 
-/// Returns a function that runs a cosign command in a folder, and returns its output or error. cosign can only reach the
-/// registry.
-fn cosign(folder: &Path) -> impl Fn(&str) -> Result<String, String> {
-    let tools = built("cosign");
-    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
-    move |line| {
-        let output = Command::new("timeout")
-            .args(["60", "sh", "-c", line])
-            .current_dir(folder)
-            .env("PATH", &path)
-            .env("HOME", folder)
-            .env("COSIGN_PASSWORD", "")
-            .env("HTTPS_PROXY", "http://127.0.0.1:1")
-            .env("HTTP_PROXY", "http://127.0.0.1:1")
-            .output()
-            .unwrap();
-        let said = String::from_utf8(output.stderr).unwrap();
-        output.status.success().then(|| said.clone()).ok_or(said)
-    }
-}
-
-/// The documented commands sign and verify images and files. A changed byte or another key fails the verification.
-#[tokio::test]
-#[ignore = "takes Debian's skopeo, docker-registry and jq"]
-async fn signatures_of_images_and_files_are_verified() {
-    let registry = Registry::start().await;
-    let sh = cosign(registry.folder.path());
-    let here = |line: String| {
-        line.replace("registry.example", &registry.address)
-            .replace("0.1.0", env!("CARGO_PKG_VERSION"))
-    };
-    let verify = here(documented("cosign verify "));
-    sh("cosign generate-key-pair").unwrap();
-    sh("cosign generate-key-pair --output-key-prefix other").unwrap();
-
-    let pushed = registry.push();
-    let said = sh(&verify).unwrap_err();
-    assert!(said.contains("no signatures found"), "{said}");
-    let sign = here(documented("cosign sign "));
-    sh(&sign.replace("DIGEST", &pushed)).unwrap();
-    sh(&verify).unwrap();
-    let said = sh(&verify.replace("cosign.pub", "other.pub")).unwrap_err();
-    assert!(said.contains("failed to verify signature"), "{said}");
-    // The tag of another version.
-    sh(&verify.replace("version=", "version=9")).unwrap_err();
-    // The image of each architecture is signed, too.
-    let index = registry.run(
-        "skopeo",
-        &[
-            "inspect",
-            "--tls-verify=false",
-            "--raw",
-            &format!("docker://{}", registry.image()),
-        ],
-    );
-    let index: Value = serde_json::from_str(&index).unwrap();
-    for image in index["manifests"].as_array().unwrap() {
-        let digest = format!("@{}", image["digest"].as_str().unwrap());
-        let tag = concat!(":", env!("CARGO_PKG_VERSION"));
-        sh(&verify.replace(tag, &digest)).unwrap();
-    }
-
-    archive(registry.folder.path(), "arm64", "arm65");
-    assert_ne!(registry.push(), pushed);
-    let said = sh(&verify).unwrap_err();
-    assert!(said.contains("no signatures found"), "{said}");
-
-    let file = registry.folder.path().join("install.yaml");
-    fs::write(&file, "kind: Namespace\n").unwrap();
-    let verify = documented("cosign verify-blob ");
-    sh(&verify).unwrap_err();
-    sh(&documented("cosign sign-blob ")).unwrap();
-    sh(&verify).unwrap();
-    let said = sh(&verify.replace("cosign.pub", "other.pub")).unwrap_err();
-    assert!(said.contains("failed to verify signature"), "{said}");
-    fs::write(&file, "kind: Namespacd\n").unwrap();
-    let said = sh(&verify).unwrap_err();
-    assert!(said.contains("failed to verify signature"), "{said}");
-}
-
-/// The chart is packaged with the digest of the image, pushed, signed like the image, and installed from the registry.
-#[tokio::test]
-#[ignore = "takes Debian's skopeo, docker-registry and jq, and builds Helm"]
-async fn the_chart_is_signed_and_installed_from_the_registry() {
-    let registry = Registry::start().await;
-    let folder = registry.folder.path();
-    let cluster = Cluster::start(Options::default());
-    let here = |line: &str| {
-        line.replace("registry.example", &registry.address)
-            .replace("0.1.0", env!("CARGO_PKG_VERSION"))
-    };
-    let package = root().join("deploy/package.sh").display().to_string();
-    let sh = cosign(folder);
-    let helm = |tool: &str, line: &str| {
-        let tools = built(tool);
-        let config = cluster.kubeconfig().display();
-        sh(&format!(
-            "export PATH={}:$PATH KUBECONFIG={config}; {line} >&2",
-            tools.display()
-        ))
-    };
-    let pushed = registry.push();
-    let line = here(&documented("deploy/package.sh ")).replace("DIGEST", &pushed);
-    helm("helm", &line.replace("deploy/package.sh", &package)).unwrap();
-    let said = helm(
-        "helm",
-        &format!("{} --plain-http", here(&documented("helm push "))),
-    )
-    .unwrap();
-    let digest = said
-        .lines()
-        .find_map(|line| line.strip_prefix("Digest: "))
-        .unwrap();
-
-    sh("cosign generate-key-pair").unwrap();
-    let of_chart = |line: String| line.replace("/foo-controller", "/charts/foo-controller");
-    let verify = here(&of_chart(documented("cosign verify ")));
-    let said = sh(&verify).unwrap_err();
-    assert!(said.contains("no signatures found"), "{said}");
-    sh(&here(&of_chart(documented("cosign sign "))).replace("DIGEST", digest)).unwrap();
-    sh(&verify).unwrap();
-
-    // No kubelet runs the pods.
-    let install = here(&documented("helm install foo-controller oci:")).replace(" --wait", "");
-    helm("helm", &format!("{install} --plain-http")).unwrap();
-    let image = "get deployment/foo-controller -n foo-system -o=jsonpath={.spec.template.spec.containers[0].image}";
-    let image = cluster.kubectl(&image.split(' ').collect::<Vec<_>>()).await;
-    assert_eq!(
-        image.success(),
-        format!("{}/foo-controller@{pushed}", registry.address)
-    );
-    let pull = install
-        .replace("install foo-controller", "pull")
-        .replace(" --namespace foo-system --create-namespace", "");
-    fs::create_dir(folder.join("pulled")).unwrap();
-    helm(
-        "helm3",
-        &format!("{pull} --plain-http --destination pulled"),
-    )
-    .unwrap();
-    let archive = format!("foo-controller-{}.tgz", env!("CARGO_PKG_VERSION"));
-    let [packaged, pulled] =
-        ["", "pulled"].map(|it| fs::read(folder.join(it).join(&archive)).unwrap());
-    assert!(packaged == pulled);
-}
-
 /// nix/sbom.sh, which `nix build .#sbom` runs. The result lists the program's dependencies, each with its license and the
 /// checksum of Cargo.lock, and no dependency of tests. It is reproducible.
 #[test]
@@ -482,6 +337,8 @@ struct Copy {
     folder: TempDir,
     path: String,
     image: String,
+    /// Options of cosign that verify the signer.
+    signer: &'static str,
 }
 
 impl Copy {
@@ -497,6 +354,7 @@ impl Copy {
             folder,
             path: format!("{}:{}", bin.trim_end(), std::env::var("PATH").unwrap()),
             image: format!("registry.example/it@{}", sha256(b"it")),
+            signer: "",
         }
     }
 
@@ -506,6 +364,7 @@ impl Copy {
             .args([&self.image, "."])
             .current_dir(self.folder.path())
             .env("RELEASE_LINKS", "https://git.example/blob/it/")
+            .env("RELEASE_SIGNER", self.signer)
             .env("PATH", &self.path)
             .output()
             .unwrap();
@@ -578,8 +437,24 @@ fn a_release_with_a_conversion_has_its_webhook() {
     assert!(!notes.contains("install.yaml -l "), "{notes}");
 }
 
+/// The commands in the notes of a keyless release name the workflow instead of a key.
+#[test]
+fn a_keyless_release_is_verified_without_a_key() {
+    let mut copy = Copy::new();
+    copy.signer = "--certificate-identity=workflow --certificate-oidc-issuer=issuer";
+    copy.describe();
+    let (done, said) = copy.release();
+    assert!(done, "{said}");
+    let notes = copy.read("notes.md");
+    for command in ["verify", "verify-blob"] {
+        let line = format!("\n$ cosign {command} {} ", copy.signer);
+        assert!(notes.contains(&line), "{notes}");
+    }
+    assert!(!notes.contains("cosign.pub"), "{notes}");
+}
+
 /// deploy/release.sh, which the workflow of a tag runs: it writes the manifest that installs the image by digest, and the
-/// notes. It fails without a section in the changelog. The workflow signs with the documented commands.
+/// notes. It fails without a section in the changelog.
 #[test]
 fn a_release_has_its_notes_and_manifest() {
     let copy = Copy::new();
@@ -601,7 +476,7 @@ fn a_release_has_its_notes_and_manifest() {
         "registry.example/foo-controller:",
         env!("CARGO_PKG_VERSION")
     );
-    let verify = documented("cosign verify ").replace(tag, &copy.image);
+    let verify = documented("cosign verify --key ").replace(tag, &copy.image);
     let delete_foos = documented("kubectl delete foos ");
     let delete_foos = delete_foos.split_once(" #").unwrap().0.trim();
     for command in [
@@ -625,46 +500,4 @@ fn a_release_has_its_notes_and_manifest() {
     };
     let containers = &deployment["spec"]["template"]["spec"]["containers"];
     assert_eq!(containers[0]["image"], *copy.image);
-
-    let workflow = root().join(".github/workflows/release.yml");
-    let workflow = fs::read_to_string(workflow).unwrap();
-    let ours = |begin: &str, names: &[(&str, &str)]| {
-        let names = names.iter();
-        let line = names.fold(documented(begin), |line, (name, ours)| {
-            line.replace(name, ours)
-        });
-        assert!(workflow.contains(&format!(" {line}\n")), "{line}");
-    };
-    let key = ("cosign.key", "env://COSIGN_PRIVATE_KEY");
-    let pushed = ("registry.example/foo-controller@DIGEST", "\"$pushed\"");
-    let number = (
-        concat!("version=", env!("CARGO_PKG_VERSION")),
-        "version=$version",
-    );
-    ours("cosign sign ", &[key, pushed, number]);
-    ours(
-        "cosign sign ",
-        &[
-            key,
-            ("registry.example/foo-controller@DIGEST", "\"$chart\""),
-            number,
-        ],
-    );
-    ours(
-        "deploy/package.sh ",
-        &[(
-            "registry.example/foo-controller@DIGEST .",
-            "\"$pushed\" release",
-        )],
-    );
-    ours(
-        "cosign verify ",
-        &[
-            ("cosign.pub", "release/cosign.pub"),
-            (tag, "\"$staged\""),
-            number,
-        ],
-    );
-    ours("cosign sign-blob ", &[key, ("install.yaml", "$file")]);
-    ours("cosign verify-blob ", &[("install.yaml", "$file")]);
 }

@@ -224,18 +224,18 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ),
     (
         "deploy/package.sh registry.example/foo-controller@DIGEST .",
-        "tests/delivery/release.rs",
+        "tests/delivery/release/signatures.rs",
         "documented(\"deploy/package.sh \")",
     ),
     (
         "helm push foo-controller-0.1.0.tgz oci://registry.example/charts",
-        "tests/delivery/release.rs",
+        "tests/delivery/release/signatures.rs",
         "documented(\"helm push \")",
     ),
     (
         "helm install foo-controller oci://registry.example/charts/foo-controller --version 0.1.0 --namespace foo-system \
          --create-namespace --wait",
-        "tests/delivery/release.rs",
+        "tests/delivery/release/signatures.rs",
         "documented(\"helm install foo-controller oci:\")",
     ),
     (
@@ -268,26 +268,49 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "ctr -n k8s.io images import",
     ),
     (
-        "cosign sign --yes --key cosign.key --use-signing-config=false --tlog-upload=false --recursive \
-         -a version=0.1.0 registry.example/foo-controller@DIGEST",
-        "tests/delivery/release.rs",
-        "documented(\"cosign sign \")",
+        "COSIGN_KEY=cosign.key deploy/sign.sh registry.example/foo-controller@DIGEST .",
+        "tests/delivery/release/signatures.rs",
+        "documented(\"COSIGN_KEY=cosign.key deploy/sign.sh registry.example/foo-controller@\")",
+    ),
+    (
+        "COSIGN_KEY=cosign.key deploy/sign.sh install.yaml sbom.cdx.json sbom-arm64.cdx.json",
+        "tests/delivery/release/signatures.rs",
+        "documented(\"COSIGN_KEY=cosign.key deploy/sign.sh install.yaml \")",
+    ),
+    (
+        "COSIGN_KEY=cosign.key deploy/sign.sh registry.example/charts/foo-controller@DIGEST",
+        "tests/delivery/release/signatures.rs",
+        "documented(\"COSIGN_KEY=cosign.key deploy/sign.sh registry.example/charts/\")",
     ),
     (
         "cosign verify --key cosign.pub --insecure-ignore-tlog -a version=0.1.0 registry.example/foo-controller:0.1.0",
-        "tests/delivery/release.rs",
-        "documented(\"cosign verify \")",
+        "tests/delivery/release/signatures.rs",
+        "documented(\"cosign verify --key \")",
     ),
     (
-        "cosign sign-blob --yes --key cosign.key --use-signing-config=false --tlog-upload=false --bundle \
-         install.yaml.sigstore.json install.yaml",
-        "tests/delivery/release.rs",
-        "documented(\"cosign sign-blob \")",
+        "cosign verify-attestation --key cosign.pub --insecure-ignore-tlog --type slsaprovenance1 registry.example/foo-controller:0.1.0",
+        "tests/delivery/release/signatures.rs",
+        "attestation(\"slsaprovenance1\")",
+    ),
+    (
+        "cosign verify-attestation --key cosign.pub --insecure-ignore-tlog --type cyclonedx registry.example/foo-controller@DIGEST",
+        "tests/delivery/release/signatures.rs",
+        "attestation(\"cyclonedx\")",
+    ),
+    (
+        "skopeo inspect --raw docker://registry.example/foo-controller:0.1.0 | jq --raw-output '.manifests[] | .platform.architecture, .digest'",
+        "tests/delivery/release/signatures.rs",
+        "documented(\"skopeo inspect --raw \")",
     ),
     (
         "cosign verify-blob --key cosign.pub --insecure-ignore-tlog --bundle install.yaml.sigstore.json install.yaml",
-        "tests/delivery/release.rs",
+        "tests/delivery/release/signatures.rs",
         "documented(\"cosign verify-blob \")",
+    ),
+    (
+        "cosign verify --certificate-identity-regexp='^https://github\\.com/OWNER/REPOSITORY/\\.github/workflows/release\\.yml@refs/tags/v' --certificate-oidc-issuer=https://token.actions.githubusercontent.com -a version=0.1.0 registry.example/foo-controller:0.1.0",
+        "tests/delivery/release/signatures.rs",
+        "documented(\"cosign verify --certificate-identity-regexp=\")",
     ),
 ];
 
