@@ -3,7 +3,8 @@
 # folder's path. Minutes the first time, nothing afterwards. Callers at the same time wait for one another.
 #   manifests  kubeconform, kube-score and actionlint
 #   node       kubelet and kube-proxy
-#   cosign     cosign
+#   cosign     cosign 3
+#   cosign2    cosign 2
 #   kstatus    prints the status that kstatus computes for an object
 #   argocd     prints Argo CD's health of an object
 #   kube-state-metrics

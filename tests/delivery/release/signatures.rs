@@ -62,6 +62,18 @@ impl<'a> Shell<'a> {
         }
     }
 
+    /// The same with cosign 2, which needs a trusted root even with a key. It would fetch that of Sigstore.
+    fn with_cosign_2(&self, root: &str) -> Self {
+        let mut variables = self.variables.clone();
+        let [three, two] = ["cosign", "cosign2"].map(|tool| built(tool).display().to_string());
+        let path = variables["PATH"].replace(&three, &two);
+        variables.extend([("PATH", path), ("COSIGN_TRUSTED_ROOT", root.to_owned())]);
+        Self {
+            registry: self.registry,
+            variables,
+        }
+    }
+
     /// Runs a command, and returns its output or error.
     fn run(&self, line: &str) -> Result<String, String> {
         let output = Command::new("timeout")
@@ -332,6 +344,68 @@ async fn files_are_signed() {
     );
     fs::write(&file, "kind: Namespacd\n").unwrap();
     assert_fails(shell.run(&verify), OTHER_KEY);
+}
+
+/// cosign 2 verifies the signatures and attestations with the documented commands, but not the version. cosign 3 verifies those of
+/// cosign 2.
+#[tokio::test]
+#[ignore = "takes Debian's skopeo, docker-registry and jq"]
+async fn cosign_2_verifies_all_but_the_version() {
+    let registry = Registry::start().await;
+    let shell = Shell::new(&registry);
+    shell.write_bills();
+    shell.run("cosign generate-key-pair").unwrap();
+    shell
+        .run("cosign generate-key-pair --output-key-prefix other")
+        .unwrap();
+    let root = json!({"mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1"});
+    let folder = registry.folder.path();
+    fs::write(folder.join("root.json"), root.to_string()).unwrap();
+    fs::write(folder.join("install.yaml"), "kind: Namespace\n").unwrap();
+    let two = shell.with_cosign_2("root.json");
+    assert!(
+        two.run("cosign version")
+            .unwrap()
+            .contains("GitVersion:    v2.")
+    );
+
+    let pushed = registry.push();
+    let verify = shell.verify();
+    assert_fails(two.run(&verify), UNSIGNED);
+    shell.run(&shell.sign(&pushed)).unwrap();
+    shell
+        .run(&documented(
+            "COSIGN_KEY=cosign.key deploy/sign.sh install.yaml ",
+        ))
+        .unwrap();
+    let digest = &shell.images()["arm64"];
+    for line in [
+        verify.clone(),
+        shell.attestation("slsaprovenance1"),
+        shell.attestation("cyclonedx").replace("DIGEST", digest),
+        documented("cosign verify-blob "),
+    ] {
+        two.run(&line).unwrap();
+        assert_fails(two.run(&line.replace("cosign.pub", "other.pub")), OTHER_KEY);
+    }
+    let absent = shell.attestation("cyclonedx").replace("DIGEST", &pushed);
+    assert_fails(two.run(&absent), "none of the attestations matched");
+    // As documented.
+    two.run(&verify.replace("version=", "version=9")).unwrap();
+
+    archive(folder, "arm64", "arm65");
+    let pushed = registry.push();
+    assert_fails(shell.run(&verify), UNSIGNED);
+    let version = concat!("version=", env!("CARGO_PKG_VERSION"));
+    let image = format!("{}/foo-controller@{pushed}", registry.address);
+    let sign =
+        format!("cosign sign --yes --key cosign.key --tlog-upload=false -a {version} {image}");
+    two.run(&sign).unwrap();
+    shell.run(&verify).unwrap();
+    assert_fails(
+        shell.run(&verify.replace("version=", "version=9")),
+        "incorrect annotation",
+    );
 }
 
 /// Without a key, the certificate names the workflow and its tag. The same script signs, and only variables with the addresses of
