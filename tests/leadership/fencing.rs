@@ -34,7 +34,7 @@ use operator_runtime::{
     telemetry::Metrics,
 };
 use operator_simulation::invariants::FENCING_HOLDER;
-use operator_testkit::cluster::{AuditEvent, Cluster, Options, eventually};
+use operator_testkit::cluster::{AuditEvent, Cluster, Options, as_pod, eventually};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell, watch};
 
@@ -125,13 +125,7 @@ impl Bench {
     }
 
     async fn config(&self, (name, uid): Pod<'_>) -> Config {
-        let extra = "impersonate-extra-authentication.kubernetes.io%2f";
-        impersonated(&[
-            ("impersonate-user", ACCOUNT),
-            (&format!("{extra}pod-name"), name),
-            (&format!("{extra}pod-uid"), uid),
-        ])
-        .await
+        impersonated(as_pod(ACCOUNT, name, uid)).await
     }
 
     /// Waits until the API server admits this pod's write of a Foo's Deployment.
@@ -242,19 +236,18 @@ fn deployment(name: &str, foo: Option<&Foo>) -> Deployment {
     .unwrap()
 }
 
-async fn impersonate(headers: &[(&str, &str)]) -> Client {
+async fn impersonate(headers: &[(&'static str, &'static str)]) -> Client {
+    let headers = headers.iter().map(|(name, value)| {
+        let name = HeaderName::from_static(name);
+        (name, HeaderValue::from_static(value))
+    });
     impersonated(headers).await.try_into().unwrap()
 }
 
-async fn impersonated(headers: &[(&str, &str)]) -> Config {
+async fn impersonated(headers: impl IntoIterator<Item = (HeaderName, HeaderValue)>) -> Config {
     let mut config = CLUSTER.kube_config().await;
     config.default_namespace = "default".into();
-    for (name, value) in headers {
-        let name: HeaderName = name.parse().unwrap();
-        config
-            .headers
-            .push((name, HeaderValue::from_str(value).unwrap()));
-    }
+    config.headers.extend(headers);
     config
 }
 

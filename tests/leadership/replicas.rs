@@ -24,7 +24,7 @@ use serde_json::Value;
 use tokio::{sync::watch, time::sleep};
 
 use crate::support::{
-    fencing::POLICY,
+    fencing::rejections,
     fleet::{DEFAULT, FAST, Fleet, Load, Options, Program, USERS, Way, rounds, stands_by_again},
     foos::{delays, longest, subject},
 };
@@ -43,7 +43,7 @@ fn deeds(log: &[AuditEvent]) -> BTreeMap<&'static str, usize> {
     let mut created = BTreeSet::new();
     let mut edited = BTreeSet::new();
     let mut made_for = BTreeMap::<_, BTreeSet<_>>::new();
-    for event in log.iter().filter(|event| (200..300).contains(&event.code)) {
+    for event in log.iter().filter(|event| event.is_success()) {
         let metadata = &event.response_object["metadata"];
         let deed = match (&*event.verb, &*event.resource, &*event.subresource) {
             ("patch", "foos", "") if event.request_object["spec"]["deploymentName"].is_string() => {
@@ -367,12 +367,7 @@ async fn h20_without_the_fence_the_api_server_rejects_a_thawed_leader() {
         assert!(!found.contains("I1"), "{found:?}");
         let user = fleet.replicas[old].user;
         let log = fleet.cluster.audit();
-        let rejections = log.iter().filter(|event| {
-            let message = event.response_object["message"].as_str();
-            let is_fenced = event.code == 403 && message.is_some_and(|it| it.contains(POLICY));
-            is_fenced && event.user == user
-        });
-        rejected = rejections.count();
+        rejected = rejections(&log, user).count();
         if rejected > 0 {
             assert!(found.contains("I2"), "{found:?}");
             break;

@@ -1,9 +1,10 @@
 //! Installs `deploy/` with server-side fencing, creates pods of the controller, and recognizes rejections by the policy.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
-use kube::core::Status;
-use operator_testkit::cluster::Cluster;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{Api, Client, Config, api::PostParams, core::Status};
+use operator_testkit::cluster::{AuditEvent, Cluster, as_pod, eventually};
 use serde_json::json;
 
 /// Namespace of the controller and its Lease.
@@ -14,9 +15,13 @@ pub const RECORD: &str = "foo-controller-fencing";
 /// Part of the message of a rejection.
 pub const POLICY: &str = "ValidatingAdmissionPolicy 'foo-controller-fencing'";
 
-/// Applies the overlay, and waits for the CRD.
+/// Time limit of the wait for the policy: an API server enforces it with a delay.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Applies the overlay, and waits for the CRD and the policy.
 pub async fn install(cluster: &Cluster) {
     apply_overlay(cluster).await;
+    is_in_force(&cluster.kube_config().await).await;
     let crd = "crd/foos.samplecontroller.k8s.io";
     let wait = ["wait", "--for=condition=Established", "--timeout=30s", crd];
     cluster.kubectl(&wait).await.success();
@@ -39,6 +44,42 @@ pub async fn apply_overlay(cluster: &Cluster) {
     std::fs::write(path.join("kustomization.yaml"), kustomization.to_string()).unwrap();
     let overlay = path.to_str().unwrap();
     cluster.kubectl(&["apply", "-k", overlay]).await.success();
+}
+
+/// Waits until this API server rejects a write of a pod that does not lead.
+pub async fn is_in_force(server: &Config) {
+    let mut config = server.clone();
+    let pod = as_pod(ACCOUNT, "leads-never", "uid");
+    config.headers.extend(pod);
+    let client = Client::try_from(config).unwrap();
+    let deployments: Api<Deployment> = Api::namespaced(client, "default");
+    let labels = json!({ "app": "a" });
+    let owner = json!({
+        "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "f", "uid": "u", "controller": true,
+    });
+    let owned = serde_json::from_value(json!({
+        "metadata": { "name": "fenced", "ownerReferences": [owner] },
+        "spec": {
+            "selector": { "matchLabels": labels },
+            "template": { "metadata": { "labels": labels }, "spec": { "containers": [{ "name": "c", "image": "i" }] } },
+        },
+    }));
+    let (owned, dry_run) = (
+        owned.unwrap(),
+        PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        },
+    );
+    eventually(
+        DEADLINE,
+        "the policy is in force",
+        async || match deployments.create(&dry_run, &owned).await {
+            Err(kube::Error::Api(status)) if is_fenced(&status) => Ok(()),
+            other => Err(format!("{other:?}")),
+        },
+    )
+    .await;
 }
 
 /// Creates a pod with this service account in the controller's namespace. No kubelet starts it. Returns its UID.
@@ -65,4 +106,13 @@ pub async fn create_pod(cluster: &Cluster, name: &str, account: &str) -> String 
 /// Returns whether the policy has rejected a request.
 pub fn is_fenced(refused: &Status) -> bool {
     refused.code == 403 && refused.message.contains(POLICY)
+}
+
+/// Returns the writes of a user that the policy has rejected.
+pub fn rejections<'a>(log: &'a [AuditEvent], user: &str) -> impl Iterator<Item = &'a AuditEvent> {
+    log.iter().filter(move |event| {
+        let message = event.response_object["message"].as_str();
+        let is_fenced = event.code == 403 && message.is_some_and(|it| it.contains(POLICY));
+        is_fenced && event.user == user
+    })
 }

@@ -1,11 +1,14 @@
-//! Three replicas as real processes on one control plane, and users that create and change Foos.
+//! Three replicas as real processes on one control plane: `process.rs` starts them, `faults.rs` breaks them, and `load.rs` has the
+//! users that create and change Foos.
+
+mod faults;
+mod load;
+mod process;
 
 use std::{
     collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
-    process::Command,
-    sync::Arc,
     time::Duration,
 };
 
@@ -13,50 +16,32 @@ use foo_controller::api::Foo;
 use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{
     Api, Client, Config, ResourceExt as _,
-    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions},
+    api::ListParams,
     config::{KubeConfigOptions, Kubeconfig},
 };
 use operator_simulation::invariants::{self, Election, FENCING_HOLDER};
 use operator_testkit::{
     cluster::{Cluster, eventually},
-    proxy::{At, Proxy},
+    proxy::Proxy,
 };
-use rustix::process::Signal;
-use serde_json::{Value, json};
 use tempfile::NamedTempFile;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
-    sync::{
-        Semaphore,
-        oneshot::{self, error::TryRecvError},
-    },
-    task::{JoinHandle, JoinSet},
-    time::{interval, sleep, timeout},
+    time::sleep,
 };
 
-use crate::support::{
-    controller::Controller,
-    fencing,
-    foos::{audited_alone, create, foo, names},
-};
+use crate::support::{controller::Controller, fencing, foos::audited_alone};
+
+pub use faults::stands_by_again;
+pub use load::Load;
+use process::spawn;
 
 /// Time limit of waits that are not measured. On a slow machine Foos arrive faster than they are reconciled, and wait until the
 /// arrivals end.
 pub const DEADLINE: Duration = Duration::from_mins(2);
 const LEASE: &str = "foo-controller";
 pub const USERS: [&str; 3] = ["replica-1", "replica-2", "replica-3"];
-/// Interval between new Foos.
-const ARRIVAL: Duration = Duration::from_millis(50);
-/// Delay until most Foos change.
-const CHANGE: Duration = Duration::from_secs(1);
-/// Poll interval of a wait for a Deployment, and number of kinds of lives. One life of each kind waits at a time, so that
-/// polling adds little load.
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
-const HANDS: usize = 8;
-
-/// Number of Foos created together, so that the leader is busy when it is frozen.
-const BURST: usize = 200;
 
 /// Returns `full` if `FOO_CONTROLLER_TEST_ROUNDS` is `full`, otherwise `few`.
 pub fn rounds(full: usize, few: usize) -> usize {
@@ -188,6 +173,9 @@ impl Fleet {
         if options.way == Way::Balancer {
             let second = cluster.start_second_apiserver().await;
             servers.push(config(&second).await);
+            if options.fencing {
+                fencing::is_in_force(&servers[1]).await;
+            }
             // Tests break the first API server, so the client uses the second.
             client = servers[1].clone().try_into().unwrap();
         }
@@ -298,85 +286,11 @@ impl Fleet {
         sleep(Duration::from_millis(200)).await;
     }
 
-    /// Stops the leader with SIGTERM, waits for the next leader, and restarts the old one as a standby.
-    pub async fn stop_leader(&mut self) -> usize {
-        let old = self.leader(None).await;
-        assert_eq!(self.replicas[old].process.stop().await, 0);
-        let new = self.leader(Some(old)).await;
-        self.restart(old, false);
-        self.warm(old, new).await;
-        old
-    }
-
-    pub async fn kill_leader(&mut self) -> usize {
-        let old = self.leader(None).await;
-        self.kill(old).await;
-        let new = self.leader(Some(old)).await;
-        self.restart(old, false);
-        self.warm(old, new).await;
-        old
-    }
-
-    pub async fn kill(&mut self, replica: usize) {
-        let process = &mut self.replicas[replica].process;
-        process.signal(Signal::KILL);
-        process.exit_code().await;
-    }
-
-    /// Freezes the busy leader until another replica leads, and for `longer`. Returns when the thawed replica is standing by.
-    pub async fn freeze_leader(&mut self, longer: Duration) -> usize {
-        let old = self.leader(None).await;
-        self.bursts += 1;
-        let burst = names(&format!("burst-{}", self.bursts), BURST);
-        let (client, namespace) = (self.client.clone(), self.namespace.clone());
-        let deployments: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
-        let early = burst[BURST / 10].clone();
-        let arrival = tokio::spawn(async move { create(&client, &namespace, &burst).await });
-        eventually(DEADLINE, "it is at work", async || {
-            deployments.get(&early).await.map(drop)
-        })
-        .await;
-        let process = &self.replicas[old].process;
-        process.signal(Signal::STOP);
-        arrival.await.unwrap();
-        self.leader(Some(old)).await;
-        sleep(longer).await;
-        let before = process.logged("standing by");
-        process.signal(Signal::CONT);
-        stands_by_again(process, before).await;
-        old
-    }
-
-    /// Disconnects the leader until another replica leads, and for `longer`.
-    pub async fn cut_leader(&self, longer: Duration) -> usize {
-        let old = self.leader(None).await;
-        let Replica { proxy, process, .. } = &self.replicas[old];
-        let before = process.logged("standing by");
-        let proxy = proxy.as_ref().unwrap();
-        proxy.on("*", "*").cut(At::Server);
-        proxy.disconnect();
-        self.leader(Some(old)).await;
-        sleep(longer).await;
-        proxy.clear();
-        stands_by_again(process, before).await;
-        old
-    }
-
     /// Returns the proxies of the replicas.
     pub fn proxies(&self) -> impl Iterator<Item = &Proxy> {
         self.replicas
             .iter()
             .filter_map(|replica| replica.proxy.as_ref())
-    }
-
-    /// Deletes the Lease and waits until all replicas know the leader of the new one.
-    pub async fn delete_lease(&self) {
-        self.leases()
-            .delete(LEASE, &DeleteParams::default())
-            .await
-            .unwrap();
-        self.leader(None).await;
-        sleep(self.options.pace.renew).await;
     }
 
     /// Waits until every Foo has a current status and only its own Deployment, and until no more events are written.
@@ -463,6 +377,7 @@ impl Fleet {
         Election {
             users: USERS.map(str::to_owned).into(),
             lease: LEASE.to_owned(),
+            lease_duration: self.options.pace.lease,
             renew_deadline: self.options.pace.renew,
         }
     }
@@ -476,262 +391,4 @@ async fn config(kubeconfig: &Path) -> Config {
     // The server is on loopback: ignore proxy variables.
     config.proxy_url = None;
     config
-}
-
-fn spawn(
-    options: &Options,
-    cluster: &Cluster,
-    [namespace, lease_namespace]: [&str; 2],
-    (user, pod): (&str, usize),
-    (proxy, clock): (Option<&Proxy>, Option<&NamedTempFile>),
-) -> Controller {
-    if options.fencing {
-        // As with a token that is bound to the pod.
-        let extra = [
-            ("authentication.kubernetes.io/pod-name", user),
-            ("authentication.kubernetes.io/pod-uid", &pod.to_string()),
-        ];
-        proxy.unwrap().impersonate(fencing::ACCOUNT, &extra);
-    }
-    let pace = options.pace;
-    let time = |key: &str, duration: Duration| {
-        let key = format!("FOO_CONTROLLER__LEADER_ELECTION__{key}");
-        (key, format!("{}ms", duration.as_millis()))
-    };
-    let setup = |command: &mut Command| {
-        command
-            .env("KUBECONFIG", cluster.kubeconfig_of(user))
-            .env("POD_NAME", user)
-            .env("POD_UID", pod.to_string())
-            .env("POD_NAMESPACE", lease_namespace)
-            .env("FOO_CONTROLLER__NAMESPACES", namespace)
-            .env("FOO_CONTROLLER__LEADER_ELECTION__ENABLED", "true")
-            .envs([
-                time("LEASE_DURATION", pace.lease),
-                time("RENEW_DEADLINE", pace.renew),
-                time("RETRY_PERIOD", pace.retry),
-            ])
-            .envs(proxy.map(|proxy| ("FOO_CONTROLLER__MASTER", proxy.url())));
-        if let Some(clock) = clock {
-            command
-                .env("LD_PRELOAD", libfaketime())
-                .env("FAKETIME_TIMESTAMP_FILE", clock.path())
-                // 0 reads the file every second. 1 reads it every two seconds, in step with a clock that jumps as often.
-                .env("FAKETIME_CACHE_DURATION", "0");
-        }
-        if matches!(options.clock, Clock::Wall(_)) {
-            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
-        }
-    };
-    match options.program {
-        Program::Shipped => Controller::spawn(setup),
-        Program::Unfenced => {
-            let this = std::env::current_exe().unwrap();
-            Controller::spawn_program(this, |command| {
-                setup(command);
-                let key = "FOO_CONTROLLER__LEADER_ELECTION__LEASE_NAMESPACE";
-                command.env(key, lease_namespace);
-                let only = [
-                    "--exact",
-                    "leadership::replicas::a_replica_without_the_fence",
-                ];
-                command.args(only).args(["--ignored", "--nocapture"]);
-            })
-        }
-    }
-}
-
-/// Returns the path of Debian's libfaketime.
-fn libfaketime() -> PathBuf {
-    let folders = fs::read_dir("/usr/lib").unwrap();
-    let files = folders.map(|folder| folder.unwrap().path().join("faketime/libfaketimeMT.so.1"));
-    let mut files = files.filter(|file| file.exists());
-    files.next().expect("libfaketime is not installed")
-}
-
-pub async fn stands_by_again(process: &Controller, before: usize) {
-    eventually(DEADLINE, "it stands by again", async || {
-        let times = process.logged("standing by");
-        if times > before { Ok(()) } else { Err(times) }
-    })
-    .await;
-    sleep(Duration::from_millis(200)).await;
-}
-
-/// Load that creates, changes, renames, deletes and recreates Foos and edits their Deployments, until it is stopped.
-pub struct Load {
-    stop: oneshot::Sender<()>,
-    task: JoinHandle<usize>,
-}
-
-impl Load {
-    pub fn start(fleet: &Fleet) -> Self {
-        let user = User {
-            foos: Api::namespaced(fleet.client.clone(), &fleet.namespace),
-            deployments: Api::namespaced(fleet.client.clone(), &fleet.namespace),
-            hands: std::array::from_fn(|_| Arc::new(Semaphore::new(1))),
-        };
-        let (stop, mut stopped) = oneshot::channel();
-        let task = tokio::spawn(async move {
-            let mut arrivals = interval(ARRIVAL);
-            let mut lives = JoinSet::new();
-            let mut count = 0;
-            while stopped.try_recv() == Err(TryRecvError::Empty) {
-                arrivals.tick().await;
-                let user = user.clone();
-                lives.spawn(async move {
-                    match timeout(DEADLINE, user.clone().life_of(count)).await {
-                        Ok(done) => done.unwrap(),
-                        Err(_) => user.is_stuck(count).await,
-                    }
-                });
-                count += 1;
-            }
-            while let Some(life) = lives.join_next().await {
-                life.unwrap();
-            }
-            count
-        });
-        Self { stop, task }
-    }
-
-    /// Stops the load and returns the number of Foos.
-    pub async fn stop(self) -> usize {
-        self.stop.send(()).unwrap();
-        self.task.await.unwrap()
-    }
-}
-
-/// User of the Foos. It also acts for the other controllers of a cluster as far as Foos need them, because none runs here.
-#[derive(Clone)]
-pub struct User {
-    foos: Api<Foo>,
-    deployments: Api<Deployment>,
-    hands: [Arc<Semaphore>; HANDS],
-}
-
-impl User {
-    pub async fn life_of(self, number: usize) -> kube::Result<()> {
-        let name = &format!("foo-{number}");
-        let old = self.create(name).await?;
-        let replicas = 2 + number % 7;
-        if number % 2 == 1 {
-            return self.change(name, json!({ "replicas": replicas })).await;
-        }
-        let Ok(_hand) = self.hands[number / 2 % HANDS].try_acquire() else {
-            return Ok(());
-        };
-        self.deployment(name).await?;
-        match number % 16 {
-            2 => self.rename(name).await,
-            6 | 10 => {
-                self.change(name, json!({ "replicas": replicas })).await?;
-                // The next Foo of this name specifies another number.
-                let replicas = i32::try_from(replicas).ok();
-                while self.deployment(name).await?.spec.unwrap().replicas != replicas {}
-                self.foos.delete(name, &DeleteParams::default()).await?;
-                let new = self.create(name).await?;
-                self.hand_over(name, [&old, &new], number % 16 == 10).await
-            }
-            14 => self.edit(name).await,
-            _ => Ok(()),
-        }
-    }
-
-    /// Panics with the state of the Foo whose life should have ended.
-    async fn is_stuck(&self, number: usize) {
-        let name = format!("foo-{number}");
-        let foo = self.foos.get(&name).await;
-        let deployments = self.deployments.list(&ListParams::default()).await;
-        let mut of_it = deployments.unwrap().items;
-        of_it.retain(|one| one.name_any().trim_end_matches("-renamed") == name);
-        panic!("{name} should have its Deployment by now: {foo:#?} {of_it:#?}");
-    }
-
-    /// Creates a Foo and returns its UID.
-    pub async fn create(&self, name: &str) -> kube::Result<String> {
-        let new = self.foos.create(&PostParams::default(), &foo(name)).await?;
-        Ok(new.uid().unwrap())
-    }
-
-    pub async fn change(&self, name: &str, spec: Value) -> kube::Result<()> {
-        sleep(CHANGE).await;
-        let patch = Patch::Merge(json!({ "spec": spec }));
-        let params = PatchParams::default();
-        self.foos.patch(name, &params, &patch).await.map(drop)
-    }
-
-    /// Renames the Foo's Deployment. Reports the new one as available when it exists, so that the old one is deleted.
-    pub async fn rename(&self, name: &str) -> kube::Result<()> {
-        let new = format!("{name}-renamed");
-        self.change(name, json!({ "deploymentName": new })).await?;
-        let created = self.deployment(&new).await?;
-        let replicas = created.spec.unwrap().replicas;
-        let status = Patch::Merge(json!({ "status": {
-            "observedGeneration": created.metadata.generation, "replicas": replicas,
-            "updatedReplicas": replicas, "readyReplicas": replicas, "availableReplicas": replicas,
-        } }));
-        let params = PatchParams::default();
-        let patched = self.deployments.patch_status(&new, &params, &status);
-        patched.await.map(drop)
-    }
-
-    /// Deletes the Deployment of the previous Foo with this name, as the garbage collector does, or transfers it to the new
-    /// Foo.
-    pub async fn hand_over(
-        &self,
-        name: &str,
-        [old, new]: [&str; 2],
-        adopt: bool,
-    ) -> kube::Result<()> {
-        let uid = "/metadata/ownerReferences/0/uid";
-        let adoption = json!([
-            { "op": "test", "path": uid, "value": old },
-            { "op": "replace", "path": uid, "value": new },
-        ]);
-        let adoption = Patch::Json::<()>(serde_json::from_value(adoption).unwrap());
-        loop {
-            let found = self.deployment(name).await?;
-            if found.owner_references()[0].uid == *new {
-                return Ok(());
-            }
-            let done = if adopt {
-                let params = PatchParams::default();
-                let patched = self.deployments.patch(name, &params, &adoption);
-                patched.await.map(drop)
-            } else {
-                let this = Preconditions {
-                    uid: found.uid(),
-                    resource_version: None,
-                };
-                let params = DeleteParams::default().preconditions(this);
-                self.deployments.delete(name, &params).await.map(drop)
-            };
-            match done {
-                // The Deployment has changed or was replaced.
-                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => {}
-                done => done?,
-            }
-        }
-    }
-
-    /// Edits the Deployment of a Foo, as a user might.
-    pub async fn edit(&self, name: &str) -> kube::Result<()> {
-        sleep(CHANGE).await;
-        let edited =
-            json!({ "metadata": { "labels": { "app": "theirs" } }, "spec": { "replicas": 9 } });
-        let (params, edited) = (PatchParams::default(), Patch::Merge(edited));
-        let patched = self.deployments.patch(name, &params, &edited);
-        patched.await.map(drop)
-    }
-
-    /// Waits for a Deployment and returns it.
-    pub async fn deployment(&self, name: &str) -> kube::Result<Deployment> {
-        loop {
-            sleep(POLL_INTERVAL).await;
-            if let Some(found) = self.deployments.get_opt(name).await? {
-                return Ok(found);
-            }
-        }
-    }
 }

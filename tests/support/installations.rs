@@ -46,7 +46,7 @@ impl<'a> Judge<'a> {
                 && event.subresource == subresource
                 && event.namespace == namespace
                 && ["create", "update", "patch"].contains(&&*event.verb)
-                && (200..300).contains(&event.code)
+                && event.is_success()
         })
     }
 

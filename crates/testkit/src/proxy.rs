@@ -343,17 +343,10 @@ impl Proxy {
         self.line.stalled.send_replace(false);
     }
 
-    /// Sends further requests as this user, with these extra fields. The client's user needs the permission to impersonate it. The
-    /// audit log still names the user of the client.
-    pub fn impersonate(&self, user: &str, extra: &[(&str, &str)]) {
-        let name = |key: &str| format!("impersonate-extra-{}", key.replace('/', "%2f"));
-        let extra = extra.iter().map(|(key, value)| (name(key), *value));
-        let all = extra.chain([("impersonate-user".to_owned(), user)]);
-        let headers = all.map(|(name, value)| {
-            let name: HeaderName = name.parse().unwrap();
-            (name, HeaderValue::from_str(value).unwrap())
-        });
-        *self.line.impersonation.lock().unwrap() = headers.collect();
+    /// Sends further requests with a user's headers, such as those of [`as_pod`](crate::cluster::as_pod). The client's user needs
+    /// the permission to impersonate that user. The audit log still names the user of the client.
+    pub fn impersonate(&self, headers: impl IntoIterator<Item = (HeaderName, HeaderValue)>) {
+        *self.line.impersonation.lock().unwrap() = headers.into_iter().collect();
     }
 
     /// Returns the requests since the last call, as `METHOD path?query`.

@@ -13,7 +13,7 @@ use std::{
 
 use k8s_openapi::jiff::Timestamp;
 use operator_testkit::{
-    cluster::{AuditEvent, Cluster, bound_command, eventually},
+    cluster::{AuditEvent, Cluster, as_pod, audit::Takeover, bound_command, eventually},
     proxy::Proxy,
 };
 use tokio::time::sleep;
@@ -140,11 +140,7 @@ impl Replica {
     async fn start(&mut self, cluster: &Cluster, lease: &ElectionSettings) {
         self.pod += 1;
         let uid = self.pod.to_string();
-        let extra = [
-            ("authentication.kubernetes.io/pod-name", self.user),
-            ("authentication.kubernetes.io/pod-uid", &uid),
-        ];
-        self.proxy.impersonate(ACCOUNT, &extra);
+        self.proxy.impersonate(as_pod(ACCOUNT, self.user, &uid));
         let mut command = bound_command(program(Side::Ours));
         command
             .env_clear()
@@ -223,18 +219,13 @@ async fn measure(lease: &ElectionSettings, scale: &Scale) -> Measures {
         longest.push(waits.iter().copied().fold(0.0, f64::max) / 1000.0);
         let log = cluster.audit();
         let next = USERS[1 - leader];
-        let first = |verb: &str, resource: &str| {
-            let mut its = log.iter().filter(|event| {
-                event.user == next
-                    && event.received.0 > killed
-                    && (&*event.verb, &*event.resource) == (verb, resource)
-                    && event.code < 300
-            });
-            its.next().expect("a write of the next leader").reached.0
-        };
-        let (lease_taken, write) = (first("patch", "leases"), first("create", "deployments"));
+        let takeover = Takeover::find(&log, next, killed, "deployments");
+        let Takeover {
+            lease: lease_taken,
+            work,
+        } = takeover.expect("writes of the next leader");
         taken.push(lease_taken.duration_since(killed).as_secs_f64());
-        written.push(write.duration_since(lease_taken).as_secs_f64());
+        written.push(work.duration_since(lease_taken).as_secs_f64());
         replicas[leader].start(cluster, lease).await;
     }
     measures.insert(0, (LONGEST, longest));

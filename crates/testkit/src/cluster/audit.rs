@@ -1,6 +1,6 @@
 //! Events of the API server's audit log.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp};
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
@@ -37,6 +37,13 @@ pub struct AuditEvent {
     pub reached: MicroTime,
 }
 
+impl AuditEvent {
+    /// Returns whether the API server reported success.
+    pub fn is_success(&self) -> bool {
+        (200..300).contains(&self.code)
+    }
+}
+
 /// Parses a log. Ignores a last line that is incomplete.
 pub fn parse(log: &str) -> Vec<AuditEvent> {
     let complete = log.rfind('\n').map_or("", |end| &log[..end]);
@@ -48,6 +55,35 @@ pub fn parse(log: &str) -> Vec<AuditEvent> {
                 .into()
         })
         .collect()
+}
+
+/// Times of the responses to the first writes of a new leader.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Takeover {
+    /// The write that acquired the Lease.
+    pub lease: Timestamp,
+    /// The first creation of an object that the leader reconciles.
+    pub work: Timestamp,
+}
+
+impl Takeover {
+    /// Finds the first stored writes of `user` that arrived after `since`. `resource` is the plural name of the created objects.
+    /// Returns `None` if one of the two is missing.
+    pub fn find(log: &[AuditEvent], user: &str, since: Timestamp, resource: &str) -> Option<Self> {
+        let first = |verb: &str, resource: &str| {
+            let its = log.iter().filter(|event| {
+                event.user == user
+                    && event.received.0 > since
+                    && (&*event.verb, &*event.resource) == (verb, resource)
+                    && event.is_success()
+            });
+            its.map(|event| event.reached.0).min()
+        };
+        Some(Self {
+            lease: first("patch", "leases")?,
+            work: first("create", resource)?,
+        })
+    }
 }
 
 #[derive(Deserialize)]

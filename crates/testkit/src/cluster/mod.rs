@@ -16,6 +16,7 @@ use std::{
     time::Duration,
 };
 
+use http::{HeaderName, HeaderValue};
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Namespace};
 use kube::{
     Api, Client, Config,
@@ -261,6 +262,20 @@ impl Cluster {
             .await
             .unwrap();
     }
+}
+
+/// Returns the headers that impersonate a service account with a token that is bound to a pod. `account` is its user name.
+pub fn as_pod(account: &str, pod: &str, uid: &str) -> [(HeaderName, HeaderValue); 3] {
+    let value = |value: &str| HeaderValue::from_str(value).unwrap();
+    let extra = |key: &str| {
+        let name = format!("impersonate-extra-authentication.kubernetes.io%2f{key}");
+        name.parse().unwrap()
+    };
+    [
+        (HeaderName::from_static("impersonate-user"), value(account)),
+        (extra("pod-name"), value(pod)),
+        (extra("pod-uid"), value(uid)),
+    ]
 }
 
 /// Result of a kubectl command.

@@ -1,0 +1,103 @@
+//! Faults of the leader and of the Lease.
+
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::{Api, api::DeleteParams};
+use operator_testkit::{cluster::eventually, proxy::At};
+use rustix::process::Signal;
+use tokio::time::sleep;
+
+use super::{DEADLINE, Fleet, LEASE, Replica};
+use crate::support::{
+    controller::Controller,
+    foos::{create, names},
+};
+
+/// Number of Foos created together, so that the leader is busy when it is frozen.
+const BURST: usize = 200;
+
+impl Fleet {
+    /// Stops the leader with SIGTERM, waits for the next leader, and restarts the old one as a standby.
+    pub async fn stop_leader(&mut self) -> usize {
+        let old = self.leader(None).await;
+        assert_eq!(self.replicas[old].process.stop().await, 0);
+        let new = self.leader(Some(old)).await;
+        self.restart(old, false);
+        self.warm(old, new).await;
+        old
+    }
+
+    pub async fn kill_leader(&mut self) -> usize {
+        let old = self.leader(None).await;
+        self.kill(old).await;
+        let new = self.leader(Some(old)).await;
+        self.restart(old, false);
+        self.warm(old, new).await;
+        old
+    }
+
+    pub async fn kill(&mut self, replica: usize) {
+        let process = &mut self.replicas[replica].process;
+        process.signal(Signal::KILL);
+        process.exit_code().await;
+    }
+
+    /// Freezes the busy leader until another replica leads, and for `longer`. Returns when the thawed replica is standing by.
+    pub async fn freeze_leader(&mut self, longer: Duration) -> usize {
+        let old = self.leader(None).await;
+        self.bursts += 1;
+        let burst = names(&format!("burst-{}", self.bursts), BURST);
+        let (client, namespace) = (self.client.clone(), self.namespace.clone());
+        let deployments: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
+        let early = burst[BURST / 10].clone();
+        let arrival = tokio::spawn(async move { create(&client, &namespace, &burst).await });
+        eventually(DEADLINE, "it is at work", async || {
+            deployments.get(&early).await.map(drop)
+        })
+        .await;
+        let process = &self.replicas[old].process;
+        process.signal(Signal::STOP);
+        arrival.await.unwrap();
+        self.leader(Some(old)).await;
+        sleep(longer).await;
+        let before = process.logged("standing by");
+        process.signal(Signal::CONT);
+        stands_by_again(process, before).await;
+        old
+    }
+
+    /// Disconnects the leader until another replica leads, and for `longer`.
+    pub async fn cut_leader(&self, longer: Duration) -> usize {
+        let old = self.leader(None).await;
+        let Replica { proxy, process, .. } = &self.replicas[old];
+        let before = process.logged("standing by");
+        let proxy = proxy.as_ref().unwrap();
+        proxy.on("*", "*").cut(At::Server);
+        proxy.disconnect();
+        self.leader(Some(old)).await;
+        sleep(longer).await;
+        proxy.clear();
+        stands_by_again(process, before).await;
+        old
+    }
+
+    /// Deletes the Lease and waits until all replicas know the leader of the new one.
+    pub async fn delete_lease(&self) {
+        self.leases()
+            .delete(LEASE, &DeleteParams::default())
+            .await
+            .unwrap();
+        self.leader(None).await;
+        sleep(self.options.pace.renew).await;
+    }
+}
+
+pub async fn stands_by_again(process: &Controller, before: usize) {
+    eventually(DEADLINE, "it stands by again", async || {
+        let times = process.logged("standing by");
+        if times > before { Ok(()) } else { Err(times) }
+    })
+    .await;
+    sleep(Duration::from_millis(200)).await;
+}
