@@ -143,10 +143,12 @@ fn assert_invariants() {
     let ours = log
         .iter()
         .filter(|event| event.user_agent.starts_with("foo-controller/"));
+    let settings = Config::shipped(&APP).leader_election;
     let election = Election {
         users: ours.map(|event| event.user.clone()).collect(),
         lease: NAME.to_owned(),
-        renew_deadline: Config::shipped(&APP).leader_election.renew_deadline,
+        lease_duration: settings.lease_duration,
+        renew_deadline: settings.renew_deadline,
     };
     let mut report = invariants::check(&log, &election, &[]);
     // Requests that a cut network held back arrive late, no matter when they were sent. `replicas.rs` checks I2.

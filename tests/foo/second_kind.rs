@@ -204,6 +204,7 @@ impl Fleet {
         let election = Election {
             users: users.collect(),
             lease: self.operator.lease.to_owned(),
+            lease_duration: LEASE,
             renew_deadline: RENEW,
         };
         let report = check_of(

@@ -119,6 +119,7 @@ impl Log {
         Election {
             users: ["a".to_owned(), "b".to_owned()].into(),
             lease: "l".to_owned(),
+            lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
         }
     }
@@ -244,6 +245,30 @@ fn i2_a_rejected_write_after_the_deadline_is_found() {
             log.0.last_mut().unwrap().code = 409;
         }),
         ["I2"]
+    );
+}
+
+/// With a Lease of 3 s, the margin is 1 s and the tolerance 200 ms.
+#[test]
+fn i2_a_write_within_a_fifth_of_the_margin_is_tolerated() {
+    let election = Election {
+        lease_duration: Duration::from_secs(3),
+        renew_deadline: Duration::from_secs(2),
+        ..Log::election()
+    };
+    let after_renewal = |time: u64| {
+        let mut log = Log::good();
+        let [.., renewal, last] = &mut log.0[..] else {
+            unreachable!()
+        };
+        last.received.0 = renewal.received.0 + Duration::from_millis(time);
+        check(&log.0, &election, &[]).violations
+    };
+    assert_eq!(after_renewal(2_150), Vec::<String>::new());
+    let late = after_renewal(2_250);
+    assert!(
+        matches!(&late[..], [one] if one.starts_with("I2")),
+        "{late:?}"
     );
 }
 
@@ -518,6 +543,7 @@ async fn a_real_log_is_good_until_a_deposed_replica_writes() {
     let election = Election {
         users: ["replica-1".to_owned(), "replica-2".to_owned()].into(),
         lease: "foo-controller".to_owned(),
+        lease_duration: Duration::from_secs(15),
         renew_deadline: Duration::from_secs(10),
     };
     let replica = |user: &str| {

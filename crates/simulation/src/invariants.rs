@@ -6,7 +6,8 @@
 //!
 //! Facts that the log does not contain are counted, not judged. A write with a failed response may have been stored
 //! ([`Report::unknown`]). The log contains the arrival time of a request, not the time at which it was sent. The check of
-//! deadlines therefore allows each request [`ON_ITS_WAY`], and is not possible if requests are delayed for longer.
+//! deadlines therefore allows each request a [part of the margin](Election::tolerance), and is not possible if requests are delayed
+//! for longer.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -28,9 +29,6 @@ use serde_json::Value;
 pub const GENERATION: &str = "samplecontroller.k8s.io/foo-generation";
 /// Annotation with the owner of the generation. Generations of different Foos are not comparable.
 pub const MADE_FOR: &str = "samplecontroller.k8s.io/made-for";
-
-/// Tolerance for a write that was sent before the deadline and arrives later, because the machine may be busy.
-pub const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// Annotation of the fencing record with the leader's identity (`deploy/components/fencing`).
 pub const FENCING_HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
@@ -71,6 +69,8 @@ pub struct Election {
     pub users: BTreeSet<String>,
     /// Name of the Lease.
     pub lease: String,
+    /// Time without a renewal after which another replica may take the Lease.
+    pub lease_duration: Duration,
     /// Time without a renewal after which the leader stops.
     pub renew_deadline: Duration,
 }
@@ -586,7 +586,16 @@ fn wrong_step(last: Option<&LeaseWrite>, write: &LeaseWrite) -> Option<String> {
 impl Election {
     /// Returns the latest arrival time of a write in the term of this Lease write.
     fn end(&self, lease: &LeaseWrite) -> Timestamp {
-        lease.read + self.renew_deadline + ON_ITS_WAY
+        lease.read + self.renew_deadline + self.tolerance()
+    }
+
+    /// Returns the tolerance for a write that was sent before the deadline and arrives later, because the machine may be busy.
+    ///
+    /// It is a fifth of the margin from the deadline to the end of the Lease: 1 s of 5 s by default, 200 ms of 1 s with
+    /// `deploy/components/fast-failover`. A tolerance of the whole margin would accept writes of a leader that ignores its
+    /// deadline until another replica may lead.
+    fn tolerance(&self) -> Duration {
+        self.lease_duration.saturating_sub(self.renew_deadline) / 5
     }
 }
 
@@ -664,7 +673,7 @@ fn takes_last_finalizer(event: &AuditEvent) -> bool {
 }
 
 fn is_made(event: &AuditEvent) -> bool {
-    is_write(event) && (200..300).contains(&event.code)
+    is_write(event) && event.is_success()
 }
 
 /// Returns the name of the object. In a create it is in the body.

@@ -41,6 +41,7 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
     let election = Election {
         users: case.pods.clone(),
         lease: LEASE.to_owned(),
+        lease_duration: case.longest_of(|settings| settings.lease_duration),
         renew_deadline: case.longest_of(|settings| settings.renew_deadline),
     };
     let rest = rests_from(case).min(case.plan.end);
