@@ -657,7 +657,8 @@ async fn the_documented_permissions_suffice() {
             .env("RELAY_OPERATOR__LOG__FORMAT", "text")
             .env("RELAY_OPERATOR__LEADER_ELECTION__ENABLED", "true")
             .env("RELAY_OPERATOR__LEADER_ELECTION__LEASE_NAME", "rights")
-            .env("RELAY_OPERATOR__LEADER_ELECTION__LEASE_DURATION", "4s")
+            // Shorter, it would warn that it has no fencing.
+            .env("RELAY_OPERATOR__LEADER_ELECTION__LEASE_DURATION", "8s")
             .env("RELAY_OPERATOR__LEADER_ELECTION__RENEW_DEADLINE", "2500ms")
             .env("RELAY_OPERATOR__LEADER_ELECTION__RETRY_PERIOD", "500ms")
             .env("RELAY_OPERATOR__REGISTRY", &registry);

@@ -5,6 +5,7 @@ use std::{
 };
 
 use http::Uri;
+use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer};
 
 use super::protocol::Protocol;
@@ -174,6 +175,18 @@ impl LeaderElection {
         Ok(())
     }
 
+    /// Returns why this election requires server-side fencing, if it does.
+    pub(crate) fn fencing_reason(&self) -> Option<String> {
+        let margin = self.between();
+        (self.enabled && margin < SAFE_MARGIN).then(|| {
+            let margin = SignedDuration::try_from(margin).unwrap_or(SignedDuration::MAX);
+            format!(
+                "leader_election.lease_duration is only {margin:#} longer than renew_deadline: after a longer pause of its \
+                 machine, the old leader may write at the same time as the new one"
+            )
+        })
+    }
+
     /// Returns the name of the fencing record.
     pub(crate) fn record_name(&self) -> String {
         let named = self.fencing_record.clone();
@@ -240,6 +253,11 @@ pub(super) fn after_the_term(lease_duration: Duration) -> Duration {
 fn differ(time: Duration) -> Duration {
     time / 500
 }
+
+/// A smaller margin between `renew_deadline` and `lease_duration` requires fencing. The time limits of a write follow from this
+/// margin. A snapshot or a live migration pauses a virtual machine for seconds. A leader that was paused for longer than the margin
+/// may write at the same time as the next leader.
+pub(crate) const SAFE_MARGIN: Duration = Duration::from_secs(5);
 
 /// Minimum [delivery timeout](LeaderElection::way). A shorter one would leave the kernel less than 80 ms after the first
 /// retransmission.

@@ -29,7 +29,11 @@ use crate::{
         in_flight::{Write, Writes},
         term::Term,
     },
-    config::{clock::Clock, environment::Host, settings::LeaderElection},
+    config::{
+        clock::Clock,
+        environment::Host,
+        settings::{LeaderElection, SAFE_MARGIN},
+    },
     telemetry::{health::Heartbeat, log_once::OutageLog, metrics::Metrics},
 };
 
@@ -112,6 +116,14 @@ impl Candidate {
             ..
         } = target;
         let namespace = namespace.ok_or_else(|| Error::Namespace(app.env_prefix()))?;
+        if settings.fencing_record.is_none()
+            && let Some(why) = settings.fencing_reason()
+        {
+            warn!(
+                "no fencing: leader_election.fencing_record is not set, and {why}; apply deploy/components/fencing, or set \
+                 lease_duration to at least {SAFE_MARGIN:?} more than renew_deadline"
+            );
+        }
         let name = settings.lease_name.clone();
         let params = LeaseLockParams {
             lease_name: name.clone(),

@@ -79,20 +79,30 @@ fn candidate_at(
     (lease_duration, renew_deadline, retry_period): (Duration, Duration, Duration),
     sender: watch::Sender<Option<Term>>,
 ) -> Candidate {
-    let start = Instant::now();
-    let clock = Clock::from_fn(move || start.elapsed());
     let settings = LeaderElection {
-        enabled: true,
-        lease_name: "l".into(),
-        lease_namespace: None,
-        fencing_record: None,
         lease_duration,
         renew_deadline,
         retry_period,
+        ..LeaderElection::new("l")
     };
+    candidate_of(service, name, &settings, sender)
+}
+
+fn candidate_of(
+    service: Service,
+    name: &str,
+    settings: &LeaderElection,
+    sender: watch::Sender<Option<Term>>,
+) -> Candidate {
+    let start = Instant::now();
+    let clock = Clock::from_fn(move || start.elapsed());
     let mut host = Host::for_tests([]);
     host.clock = clock;
-    let guard = LeaseGuardLayer::new(host.clone(), settings.call_timeout(), lease_duration);
+    let guard = LeaseGuardLayer::new(
+        host.clone(),
+        settings.call_timeout(),
+        settings.lease_duration,
+    );
     let client = ClientBuilder::new(service, "n").with_layer(&guard).build();
     let target = ElectionTarget {
         identity: Identity::new(name, "1").unwrap(),
@@ -100,7 +110,7 @@ fn candidate_at(
         installation: String::new(),
     };
     let metrics = Metrics::disconnected(&APP);
-    Candidate::new(host, &settings, target, client, guard, sender, &metrics).unwrap()
+    Candidate::new(host, settings, target, client, guard, sender, &metrics).unwrap()
 }
 
 impl Replica {

@@ -1,9 +1,8 @@
 //! Server-side fencing (`deploy/components/fencing`): whether its policy is in force, and uses the record of this program's
 //! Lease.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
-use jiff::SignedDuration;
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec},
@@ -23,16 +22,14 @@ use super::{
 };
 use crate::{
     api::failure::brief,
-    config::{app::App, settings::LeaderElection},
+    config::{
+        app::App,
+        settings::{LeaderElection, SAFE_MARGIN},
+    },
     election::fencing_record::{account_key, holder_key},
 };
 
 const APPLY: &str = "apply deploy/components/fencing";
-
-/// A smaller margin between `renew_deadline` and `lease_duration` requires fencing. The time limits of a write follow from this
-/// margin. A snapshot or a live migration pauses a virtual machine for seconds. A leader that was paused for longer than the margin
-/// may write at the same time as the next leader.
-const SAFE_MARGIN: Duration = Duration::from_secs(5);
 
 /// The prefix of a service account's user name.
 const ACCOUNT: &str = "system:serviceaccount:";
@@ -65,7 +62,7 @@ pub async fn examine(doctor: &Doctor) -> Verdict {
         // Kubernetes before 1.30 has no such API.
         Err(kube::Error::Api(status)) if status.code == 404 => {
             let text = "this API server does not support the policy, which requires Kubernetes 1.30 or later";
-            match fencing_reason(&doctor.config.leader_election) {
+            match doctor.config.leader_election.fencing_reason() {
                 Some(why) => warning(format!(
                     "{text}, and {why}; set lease_duration to at least {SAFE_MARGIN:?} more than renew_deadline"
                 )),
@@ -158,24 +155,12 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
 
 /// Returns the verdict if no policy is installed.
 fn not_installed(text: &str, settings: &LeaderElection) -> Verdict {
-    match fencing_reason(settings) {
+    match settings.fencing_reason() {
         Some(why) => warning(format!(
             "{text}, and {why}; {APPLY}, or set lease_duration to at least {SAFE_MARGIN:?} more than renew_deadline"
         )),
         None => skipped(format!("{text}; deploy/components/fencing has it")),
     }
-}
-
-/// Returns why this election requires fencing, if it does.
-fn fencing_reason(settings: &LeaderElection) -> Option<String> {
-    let margin = (settings.lease_duration).saturating_sub(settings.renew_deadline);
-    (settings.enabled && margin < SAFE_MARGIN).then(|| {
-        let margin = SignedDuration::try_from(margin).unwrap_or(SignedDuration::MAX);
-        format!(
-            "leader_election.lease_duration is only {margin:#} longer than renew_deadline: after a longer pause of its machine, \
-             the old leader may write at the same time as the new one"
-        )
-    })
 }
 
 /// The error about a policy that judges the service account of this installation by the record of another Lease.
@@ -468,7 +453,7 @@ fn names_the_leader(election: &Election, name: &str) -> Result<(), Verdict> {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
+    use std::{convert::Infallible, time::Duration};
 
     use http::{Request, Response};
     use kube::{api::ApiResource, client::Body};

@@ -2,6 +2,31 @@
 
 use super::*;
 
+/// A replica warns at its start if the Lease is too short for an election without fencing.
+#[test]
+fn h20_a_short_margin_without_a_fencing_record_is_logged() {
+    let default = LeaderElection::new("l");
+    let short = LeaderElection {
+        renew_deadline: default.lease_duration - Duration::from_millis(4_900),
+        ..default.clone()
+    };
+    let fenced = LeaderElection {
+        fencing_record: Some("l-fencing".to_owned()),
+        ..short.clone()
+    };
+    for (settings, words) in [(default, ""), (short, "only 4s 900ms longer"), (fenced, "")] {
+        let (log, _guard) = logged(tracing::Level::WARN);
+        let service = FakeApi::released().service();
+        let (sender, _term) = watch::channel(None);
+        let _candidate = candidate_of(service, "a", &settings, sender);
+        let log = String::from_utf8(log.lock().clone()).unwrap();
+        assert!(
+            log.contains(words) && log.is_empty() == words.is_empty(),
+            "{words}: {log}"
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_rejected_term_is_renewed_and_continues_if_the_lease_is_held() {
     let api = FakeApi::released();
