@@ -146,44 +146,51 @@ fn collect_garbage(fleet: &Fleet) -> JoinSet<()> {
 }
 
 /// Lets each replica lead with its clock, and kills it. No invariant may be violated. A successor with any clock must lead within
-/// the lease duration and one retry period after the kill.
+/// the lease duration and one retry period after the kill. The times are those of components/fast-failover.
 ///
 /// Returns the range of errors of the times that each replica has written into the Lease.
 async fn with_clocks(
     clock: Clock,
+    fencing: bool,
     set: impl Fn(&Fleet) -> JoinSet<()>,
 ) -> [RangeInclusive<f64>; 3] {
     /// For a busy machine, and for the rate of the timers.
     const SLACK: Duration = Duration::from_secs(2);
     let mut fleet = Fleet::start(Options {
         clock,
-        ..Options::new(FAST, Way::Direct)
+        fencing,
+        ..Options::new(FAST, Way::Proxy)
     })
     .await;
     let _setting = set(&fleet);
     let load = Load::start(&fleet);
-    let (mut led, mut waits) = (BTreeSet::new(), Vec::new());
-    while led.len() < fleet.replicas.len() {
-        let leader = fleet.leader(None).await;
+    let mut waits = Vec::new();
+    let mut leader = fleet.leader(None).await;
+    let count = fleet.replicas.len();
+    for _ in 0..count {
         // Longer than the renew deadline, which a wrong clock may have changed.
         sleep(FAST.lease).await;
         assert_eq!(fleet.leader(None).await, leader, "it lost its lease");
-        if led.insert(leader) {
-            let killed = Instant::now();
-            fleet.kill(leader).await;
-            let next = fleet.leader(Some(leader)).await;
-            waits.push(killed.elapsed());
-            fleet.restart(leader, false);
-            fleet.warm(leader, next).await;
-        } else {
-            fleet.stop_leader().await;
-        }
+        // With its clock, one standby may always be the first. So the other one is cut off.
+        let (next, other) = ((leader + 1) % count, (leader + 2) % count);
+        let before = fleet.cut(other);
+        let killed = Instant::now();
+        fleet.kill(leader).await;
+        assert_eq!(fleet.leader(Some(leader)).await, next);
+        waits.push(killed.elapsed());
+        fleet.reconnect(other, before).await;
+        fleet.restart(leader, false);
+        fleet.warm(leader, next).await;
+        leader = next;
     }
     println!("{clock:?}: taken over after {waits:?}");
     let longest = FAST.lease + FAST.retry + SLACK;
     assert!(waits.iter().all(|wait| *wait < longest), "{waits:?}");
     load.stop().await;
     fleet.converged().await;
+    if fencing {
+        fleet.wait_for_record().await;
+    }
     assert_eq!(fleet.violated("with wrong clocks"), [].into());
     let log = fleet.cluster.audit();
     let errors = USERS.map(|user| {
@@ -208,6 +215,16 @@ async fn with_clocks(
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes Debian's libfaketime"]
 async fn h5_replicas_have_wrong_and_jumping_wall_clocks() {
+    wrong_and_jumping_wall_clocks(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes Debian's libfaketime"]
+async fn h5_replicas_have_wrong_and_jumping_wall_clocks_with_fencing() {
+    wrong_and_jumping_wall_clocks(true).await;
+}
+
+async fn wrong_and_jumping_wall_clocks(fencing: bool) {
     let jump = |fleet: &Fleet| {
         let clock = fleet.clock(2);
         let mut jumping = JoinSet::new();
@@ -220,7 +237,7 @@ async fn h5_replicas_have_wrong_and_jumping_wall_clocks() {
         jumping
     };
     let clocks = Clock::Wall(["+3600", "-3600", "+3600"]);
-    let [ahead, behind, jumping] = with_clocks(clocks, jump).await;
+    let [ahead, behind, jumping] = with_clocks(clocks, fencing, jump).await;
     assert!(*ahead.start() > 3590.0 && *behind.end() < -3590.0);
     assert!(*jumping.start() < -3590.0 && *jumping.end() > 3590.0);
 }
@@ -229,8 +246,18 @@ async fn h5_replicas_have_wrong_and_jumping_wall_clocks() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes Debian's libfaketime"]
 async fn h5_replicas_have_clocks_of_different_rates() {
+    clocks_of_different_rates(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes Debian's libfaketime"]
+async fn h5_replicas_have_clocks_of_different_rates_with_fencing() {
+    clocks_of_different_rates(true).await;
+}
+
+async fn clocks_of_different_rates(fencing: bool) {
     let rates = Clock::Rate(["+0 x0.9", "+0 x1.1", "+0"]);
-    let [slow, fast, _] = with_clocks(rates, |_| JoinSet::new()).await;
+    let [slow, fast, _] = with_clocks(rates, fencing, |_| JoinSet::new()).await;
     assert!(*slow.start() < -0.2 && *fast.end() > 0.2);
 }
 
