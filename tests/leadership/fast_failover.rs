@@ -1,15 +1,27 @@
-//! Fast failover (`deploy/components/fast-failover`): the delay of Foos after a leader was killed, and the requests of the
-//! election. `replicas.rs` and `environment.rs` check the invariants with the same times.
+//! Fast failover (`deploy/components/fast-failover`): the delay of Foos after a leader was killed, the requests of the election,
+//! and freezes around the end of the short Lease. `replicas.rs` and `environment.rs` check the invariants with the same times.
 
 use std::time::Duration;
 
+use foo_controller::api::Foo;
+use http::StatusCode;
 use k8s_openapi::jiff::Timestamp;
-use operator_testkit::cluster::{AuditEvent, audit::Takeover};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use operator_testkit::{
+    cluster::{AuditEvent, audit::Takeover},
+    proxy::At,
+};
+use rustix::process::Signal;
+use serde_json::json;
 use tokio::time::sleep;
 
 use crate::support::{
-    fleet::{FAST, Fleet, Load, Options, USERS, Way, rounds},
-    foos::{delays, longest},
+    fencing::rejections,
+    fleet::{FAST, Fleet, Load, Options, Replica, USERS, Way, rounds, stands_by_again},
+    foos::{create, delays, longest, names},
 };
 
 /// Pause after a kill. The new leader processes the backlog in this time.
@@ -86,6 +98,89 @@ async fn a_killed_leader_is_replaced_within_its_short_lease() {
     first.sort_unstable();
     assert!(first[first.len() / 2] <= FAST.lease * 7 / 6, "{first:?}");
     assert!(first[first.len() - 1] <= FAST.lease * 5 / 3, "{first:?}");
+}
+
+/// The busy leader is frozen for times from half a second before its deadline to half a second after the end of its Lease. So it is thawed before
+/// its term has ended, while nobody leads, during the takeover, and when another replica leads. No write of a replica that does
+/// not lead is stored, and none is sent later than the deadline allows.
+#[tokio::test(flavor = "multi_thread")]
+async fn h20_freezes_around_the_end_of_a_short_lease_cause_no_late_write() {
+    let mut fleet = Fleet::start(Options {
+        fencing: true,
+        ..Options::new(FAST, Way::Proxy)
+    })
+    .await;
+    let count = u32::try_from(rounds(30, 6)).unwrap();
+    let mut changes = Vec::new();
+    for round in 0..count {
+        // Evenly from 1.5 s to 3.5 s. The moment in the interval between two renewals is random.
+        let time = FAST.renew * 3 / 4 + FAST.lease * 2 / 3 * round / (count - 1);
+        changes.push(fleet.freeze_leader_for(time).await);
+        assert_eq!(fleet.violated(&format!("frozen for {time:?}")), [].into());
+    }
+    fleet.converged().await;
+    fleet.wait_for_record().await;
+    assert_eq!(fleet.violated("frozen leaders"), [].into());
+    let log = fleet.cluster.audit();
+    let rejected = USERS.map(|user| rejections(&log, user).count());
+    println!("changes of leader: {changes:?}; rejected by the policy: {rejected:?}");
+    assert!(!changes[0] && changes[changes.len() - 1], "{changes:?}");
+}
+
+/// The leader is frozen while its writes are in transit, and they arrive when another replica leads. The Foos have changed in that
+/// time: without the policy, the API server would create Deployments that no Foo specifies.
+#[tokio::test(flavor = "multi_thread")]
+async fn h20_writes_in_transit_at_a_freeze_are_rejected_after_the_takeover() {
+    /// Concurrent writes: the number of workers.
+    const WRITES: usize = 2;
+    let fleet = Fleet::start(Options {
+        fencing: true,
+        ..Options::new(FAST, Way::Proxy)
+    })
+    .await;
+    let foos: Api<Foo> = Api::namespaced(fleet.client.clone(), &fleet.namespace);
+    let rounds = rounds(10, 2);
+    for round in 0..rounds {
+        let old = fleet.leader(None).await;
+        let Replica { process, proxy, .. } = &fleet.replicas[old];
+        let proxy = proxy.as_ref().unwrap();
+        let mut held: Vec<_> = (0..WRITES)
+            .map(|_| proxy.on("create", "deployments").hold(At::Server))
+            .collect();
+        let names = names(&format!("foo-{round}"), WRITES);
+        create(&fleet.client, &fleet.namespace, &names).await;
+        for write in &mut held {
+            write.arrived().await;
+        }
+        process.signal(Signal::STOP);
+        for name in &names {
+            let patch = json!({ "spec": { "deploymentName": format!("{name}-renamed") } });
+            let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+            foos.patch(name, &params, &patch).await.unwrap();
+        }
+        fleet.leader(Some(old)).await;
+        // The API server has seen the new record: it admits the writes of the new leader.
+        fleet.converged().await;
+        let before = process.logged("standing by");
+        for mut write in held {
+            assert_eq!(write.go().await, StatusCode::FORBIDDEN);
+        }
+        process.signal(Signal::CONT);
+        stands_by_again(process, before).await;
+    }
+    fleet.converged().await;
+    let log = fleet.cluster.audit();
+    let rejected: usize = USERS
+        .iter()
+        .map(|user| rejections(&log, user).count())
+        .sum();
+    println!("the policy rejected {rejected} late writes");
+    assert_eq!(rejected, rounds * WRITES);
+    // The checker counts the delay in the network as a late write.
+    assert_eq!(
+        fleet.violated("frozen with writes in transit"),
+        ["I2".to_owned()].into()
+    );
 }
 
 fn describe(event: &AuditEvent) -> String {

@@ -57,24 +57,22 @@ pub async fn is_in_force(server: &Config) {
     let owner = json!({
         "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "f", "uid": "u", "controller": true,
     });
-    let owned = serde_json::from_value(json!({
+    let fenced = serde_json::from_value(json!({
         "metadata": { "name": "fenced", "ownerReferences": [owner] },
         "spec": {
             "selector": { "matchLabels": labels },
             "template": { "metadata": { "labels": labels }, "spec": { "containers": [{ "name": "c", "image": "i" }] } },
         },
     }));
-    let (owned, dry_run) = (
-        owned.unwrap(),
-        PostParams {
-            dry_run: true,
-            ..PostParams::default()
-        },
-    );
+    let fenced = fenced.unwrap();
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
     eventually(
         DEADLINE,
         "the policy is in force",
-        async || match deployments.create(&dry_run, &owned).await {
+        async || match deployments.create(&dry_run, &fenced).await {
             Err(kube::Error::Api(status)) if is_fenced(&status) => Ok(()),
             other => Err(format!("{other:?}")),
         },

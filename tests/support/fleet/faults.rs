@@ -6,7 +6,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use kube::{Api, api::DeleteParams};
 use operator_testkit::{cluster::eventually, proxy::At};
 use rustix::process::Signal;
-use tokio::time::sleep;
+use tokio::{task::JoinHandle, time::sleep};
 
 use super::{DEADLINE, Fleet, LEASE, Replica};
 use crate::support::{
@@ -45,6 +45,30 @@ impl Fleet {
 
     /// Freezes the busy leader until another replica leads, and for `longer`. Returns when the thawed replica is standing by.
     pub async fn freeze_leader(&mut self, longer: Duration) -> usize {
+        let (old, arrival) = self.freeze_busy_leader().await;
+        arrival.await.unwrap();
+        self.leader(Some(old)).await;
+        sleep(longer).await;
+        let process = &self.replicas[old].process;
+        let before = process.logged("standing by");
+        process.signal(Signal::CONT);
+        stands_by_again(process, before).await;
+        old
+    }
+
+    /// Freezes the busy leader for this time. Then waits until all replicas know the leader, and returns whether it has changed.
+    pub async fn freeze_leader_for(&mut self, time: Duration) -> bool {
+        let (old, arrival) = self.freeze_busy_leader().await;
+        sleep(time).await;
+        self.replicas[old].process.signal(Signal::CONT);
+        arrival.await.unwrap();
+        // The time in which another replica takes the Lease, or the old leader renews it.
+        sleep(self.options.pace.lease).await;
+        self.leader(None).await != old
+    }
+
+    /// Freezes the leader while it processes a burst of Foos. Returns the task that creates the burst.
+    async fn freeze_busy_leader(&mut self) -> (usize, JoinHandle<()>) {
         let old = self.leader(None).await;
         self.bursts += 1;
         let burst = names(&format!("burst-{}", self.bursts), BURST);
@@ -56,30 +80,34 @@ impl Fleet {
             deployments.get(&early).await.map(drop)
         })
         .await;
-        let process = &self.replicas[old].process;
-        process.signal(Signal::STOP);
-        arrival.await.unwrap();
-        self.leader(Some(old)).await;
-        sleep(longer).await;
-        let before = process.logged("standing by");
-        process.signal(Signal::CONT);
-        stands_by_again(process, before).await;
-        old
+        self.replicas[old].process.signal(Signal::STOP);
+        (old, arrival)
     }
 
     /// Disconnects the leader until another replica leads, and for `longer`.
     pub async fn cut_leader(&self, longer: Duration) -> usize {
         let old = self.leader(None).await;
-        let Replica { proxy, process, .. } = &self.replicas[old];
-        let before = process.logged("standing by");
+        let before = self.cut(old);
+        self.leader(Some(old)).await;
+        sleep(longer).await;
+        self.reconnect(old, before).await;
+        old
+    }
+
+    /// Disconnects a replica. Returns the argument of [`Self::reconnect`].
+    pub fn cut(&self, replica: usize) -> usize {
+        let Replica { proxy, process, .. } = &self.replicas[replica];
         let proxy = proxy.as_ref().unwrap();
         proxy.on("*", "*").cut(At::Server);
         proxy.disconnect();
-        self.leader(Some(old)).await;
-        sleep(longer).await;
-        proxy.clear();
+        process.logged("standing by")
+    }
+
+    /// Ends [`Self::cut`] after a change of leader, and waits until the replica knows the new leader.
+    pub async fn reconnect(&self, replica: usize, before: usize) {
+        let Replica { proxy, process, .. } = &self.replicas[replica];
+        proxy.as_ref().unwrap().clear();
         stands_by_again(process, before).await;
-        old
     }
 
     /// Deletes the Lease and waits until all replicas know the leader of the new one.
