@@ -37,8 +37,8 @@ cargo test --locked --test integration --no-run
 exec 9>"${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller/deadlines.lock"
 flock 9
 status=0
-on_node() { tests/node/node.sh cargo test --locked --offline --test integration -- --ignored --nocapture --test-threads 1 "$1"; }
-on_node node:: || status=$?
+on_node() { tests/node/node.sh cargo test --locked --offline --test integration -- --nocapture --test-threads 1 "$@"; }
+on_node --ignored node:: || status=$?
 # Another cluster, with IPv6 alone.
 images=$NODE/images results=$NODE/results
 export NODE=$NODE/6
@@ -46,7 +46,7 @@ mkdir "$NODE"
 ln -s "$images" "$NODE/images"
 touch "$results"
 ln -s "$results" "$NODE/results"
-FAMILY=6 on_node node::chart:: || status=$?
+FAMILY=6 on_node --ignored node::chart:: || status=$?
 NODE=${NODE%/6}
 config=$(tar xOf "$NODE/images/under-test.tar" manifest.json | jq -r '.[0].Config')
 echo "image: $image, id sha256:${config%.json}"
