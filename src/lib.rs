@@ -8,7 +8,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use operator_runtime::{
     App, Builder,
     config::{Key, PodSecurity, Rule, WORK},
-    telemetry::metrics::table::{Metric, SECTIONS},
+    telemetry::metrics::{Metric, SECTIONS},
 };
 
 pub use foo::{FooConfig, api};

@@ -16,13 +16,7 @@ use std::{num::NonZeroUsize, sync::Arc};
 use opentelemetry::KeyValue;
 use operator_runtime::{
     Builder, ControllerBuilder, Store,
-    telemetry::{
-        Metrics,
-        metrics::{
-            number,
-            table::{Kind, Metric},
-        },
-    },
+    telemetry::metrics::{Kind, Metric, Metrics, number},
 };
 use serde::Deserialize;
 

@@ -12,7 +12,7 @@ use kube::{
     client::ClientBuilder,
 };
 use kube_leader_election::{Error, LeaseLock, LeaseLockParams, LeaseLockResult};
-use operator_runtime::{Host, election::lease_guard::LeaseGuardLayer};
+use operator_runtime::{Host, internals::LeaseGuardLayer};
 use operator_testkit::{
     cluster::{eventually, shared},
     proxy::{Answer, At, Held, Proxy},
@@ -343,7 +343,7 @@ async fn h8_a_lease_duration_below_a_second_is_rejected() {
 
 #[tokio::test]
 async fn h9_an_identity_fits() {
-    use operator_runtime::election::Identity;
+    use operator_runtime::internals::Identity;
     let arena = Arena::new().await;
     arena.released().await;
     let (pod, uid) = ("p".repeat(253), "0b9b2f1c-7d6e-4c0a-9a3e-0d4c5b6a7f80");

@@ -27,11 +27,9 @@ use kube::{
     core::Status,
 };
 use operator_runtime::{
-    election::{
-        Clock, Identity, Term,
-        fence::{self, FenceLayer},
-    },
-    telemetry::Metrics,
+    election::{Clock, FenceLayer, Term},
+    internals::Identity,
+    telemetry::metrics::Metrics,
 };
 use operator_simulation::invariants::FENCING_HOLDER;
 use operator_testkit::cluster::{AuditEvent, Cluster, Options, as_pod, eventually};
@@ -327,7 +325,10 @@ async fn h20_a_leader_with_a_paused_clock_is_rejected_by_the_api_server() {
     bench.led_by(Some("pod-b_uid-b")).await;
     bench.admitted(B).await;
     let refused = write("owned").await.unwrap_err();
-    assert!(fence::is_refused(&refused), "{refused}");
+    assert!(
+        operator_runtime::election::is_refused(&refused),
+        "{refused}"
+    );
     // The fence in the controller treats all writes alike, so the API server made the difference.
     write("free").await.unwrap();
 }

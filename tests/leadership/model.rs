@@ -21,7 +21,7 @@
 use std::time::Duration;
 
 use k8s_openapi::jiff::Timestamp;
-use operator_runtime::election::state_machine::{
+use operator_runtime::internals::state_machine::{
     Action, ElectionState, Eligibility, Event, ObservedRecord, Outcome, Record, Timing,
 };
 use stateright::{Checker, HasDiscoveries, Model, Property};

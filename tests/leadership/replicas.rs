@@ -12,10 +12,9 @@ use foo_controller::{APP, FooConfig};
 use http::Request;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config};
-use operator_runtime::{
-    client, config,
-    election::{self, Identity},
-    telemetry::{Telemetry, health::Health, server::Server},
+use operator_runtime::internals::{
+    self, Controllers, Election, ElectionTarget, Health, Identity, SeenLease, Server, Telemetry,
+    lease_transport,
 };
 use operator_simulation::invariants::{self, MADE_FOR, Report, version};
 use operator_testkit::{cluster::AuditEvent, proxy::Proxy};
@@ -261,14 +260,14 @@ async fn a_leader_change_is_measured() {
     print_standby(&log, standby, calm);
 }
 
-/// Like [`operator_runtime::run`], without the [fence](operator_runtime::election::fence). Runs as a process of its own, so
+/// Like [`operator_runtime::run`], without the [fence](operator_runtime::election::FenceLayer). Runs as a process of its own, so
 /// that it can be frozen.
 #[tokio::test]
 #[ignore = "another test runs it"]
 async fn a_replica_without_the_fence() {
-    let flags = clap::Command::new("unfenced").args(config::args(&APP));
+    let flags = clap::Command::new("unfenced").args(internals::args(&APP));
     let flags = flags.get_matches_from(["unfenced"]);
-    let (config, settings) = config::load(&APP, &flags, std::env::vars_os()).unwrap();
+    let (config, settings) = internals::load(&APP, &flags, std::env::vars_os()).unwrap();
     let host = operator_runtime::Host::of_this_process();
     assert!(
         std::env::var_os("POD_NAME").is_some(),
@@ -288,7 +287,7 @@ async fn a_replica_without_the_fence() {
     let mut health = Health::new(&host);
     let name = identity.to_string();
     let foo: FooConfig = settings.application();
-    let mut controller = operator_runtime::Controllers::new(
+    let mut controller = Controllers::new(
         &host,
         &client,
         &config,
@@ -300,22 +299,22 @@ async fn a_replica_without_the_fence() {
         },
     );
     let heartbeat = health.heartbeat("leader-election");
-    let election = election::Election {
+    let election = Election {
         server: kube.cluster_url.clone(),
-        transport: client::lease_transport(kube, &config.leader_election).unwrap(),
+        transport: lease_transport(kube, &config.leader_election).unwrap(),
         host,
-        target: election::ElectionTarget {
+        target: ElectionTarget {
             identity,
             namespace: config.leader_election.lease_namespace.clone(),
             installation: String::new(),
         },
         settings: config.leader_election,
         metrics: metrics.clone(),
-        seen: election::SeenLease::default(),
+        seen: SeenLease::default(),
         ability: controller.ability(),
     };
     tokio::select! {
-        ended = election::run(election, publish, heartbeat, pending()) => ended.unwrap(),
+        ended = internals::run(election, publish, heartbeat, pending()) => ended.unwrap(),
         ended = controller.run(term, pending()) => ended.unwrap(),
         () = server.serve(client, health, metrics) => {}
     }

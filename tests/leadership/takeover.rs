@@ -15,14 +15,12 @@ use kube::{
     client::ClientBuilder,
 };
 use operator_runtime::{
-    client::lease_transport,
     config::LeaderElection,
-    election::{
-        Election, ElectionTarget, Eligibility, Identity, SeenLease, Term,
-        fence::{self, FenceLayer},
-        run,
+    election::{FenceLayer, Term, is_refused},
+    internals::{
+        Election, ElectionTarget, Eligibility, Heartbeat, Identity, SeenLease, lease_transport, run,
     },
-    telemetry::{Metrics, health::Heartbeat},
+    telemetry::metrics::Metrics,
 };
 use operator_testkit::{
     cluster::{Cluster, Options, eventually, shared},
@@ -295,9 +293,7 @@ async fn a_leader_that_is_cut_off_fences_itself_before_another_leads() {
     proxy.stall();
     b.leads(true, DEADLINE).await;
     assert!(!a.is_leader());
-    assert!(fence::is_refused(
-        &write(&fenced, "deposed").await.unwrap_err()
-    ));
+    assert!(is_refused(&write(&fenced, "deposed").await.unwrap_err()));
     write(&Client::try_from(config).unwrap(), "unfenced")
         .await
         .expect("or the fence is needless");

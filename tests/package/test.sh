@@ -70,7 +70,7 @@ echo "crates in the graph without the feature operator: $(wc -l <<<"$graph")"
 # The JSON format of rustdoc is unstable: public_api.jq matches the pinned compiler.
 printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >"$work/rustdoc" && chmod +x "$work/rustdoc"
 RUSTDOC=$work/rustdoc RUSTDOCFLAGS='-Z unstable-options --output-format json' \
-  cargo doc --quiet --offline --no-deps --lib --package operator-runtime --features k8s-openapi/v1_36
+  cargo doc --quiet --offline --no-deps --lib --package operator-runtime --features testing,k8s-openapi/v1_36
 listed=$root/tests/package/public_api.txt
 jq -r -f "$root/tests/package/public_api.jq" "$CARGO_TARGET_DIR/doc/operator_runtime.json" |
   LC_ALL=C sort -u >"$work/public_api.txt"

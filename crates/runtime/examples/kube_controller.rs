@@ -19,7 +19,8 @@ use kube::{
     runtime::{Controller, controller::Action, watcher},
 };
 use operator_runtime::{
-    App, Candidate, Host, candidate, config::LeaderElection, election::Term, telemetry::Metrics,
+    App, Candidate, Host, candidate, config::LeaderElection, election::Term,
+    telemetry::metrics::Metrics,
 };
 use tokio::{
     signal::unix::{SignalKind, signal},

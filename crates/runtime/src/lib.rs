@@ -149,7 +149,7 @@
 //!
 //! | guarantee | mechanism |
 //! |---|---|
-//! | Only the leader writes. | The client of each [`Writer`] contains the [fence](election::fence). [`Context`] has no client. |
+//! | Only the leader writes. | The client of each [`Writer`] contains the [fence](election::FenceLayer). [`Context`] has no client. |
 //! | Two replicas never lead at the same time. | One Lease with optimistic concurrency, and a term that ends before the Lease: [`election`]. |
 //! | A write never overwrites a version that was not read. | [`Plan::apply`], [`Writer::delete`] and [`Writer::update_status`] send the UID and resourceVersion of their [`Snapshot`]. |
 //! | A reconcile sees its own last write. | The response is in the [`Store`] before the write returns. |
@@ -162,7 +162,7 @@
 //! | Disputes with other clients are rate-limited. | [`Writer`] delays its corrections: [`ApiError::Contested`]. |
 //! | A user can pause an object, and request a reconcile. | [`Reconciler`], by annotations. |
 //! | A shutdown loses no work. | [`run`]: no new work, running work drained, fence closed, Lease released. |
-//! | A failed task ends the process, and a stalled task fails liveness. | [`run`], [`telemetry::health`] |
+//! | A failed task ends the process, and a stalled task fails liveness. | [`run`] |
 //!
 //! `docs/design.md` argues the first two guarantees, with their assumptions and limits.
 //!
@@ -213,7 +213,7 @@
 //! | `testing` | The `Harness` for unit tests of a reconciler. |
 //! | `aws-lc-rs` | TLS by AWS-LC in place of ring. Also accepts P-521, and P-384 with SHA-512. Needs a C compiler. |
 //!
-//! [`FenceLayer::wrap`]: election::fence::FenceLayer::wrap
+//! [`FenceLayer::wrap`]: election::FenceLayer::wrap
 
 #![cfg_attr(
     not(feature = "operator"),
@@ -224,6 +224,7 @@
         reason = "items that only the controllers use"
     )
 )]
+#![cfg_attr(feature = "operator", warn(unreachable_pub))]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests are outside"))]
 
 mod api;
@@ -262,6 +263,44 @@ pub use api::{
     select::Select,
 };
 
+/// For the tests, the simulation and the generators of the repository. Not part of the interface: may change at any time.
+#[cfg(feature = "operator")]
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::{
+        client::{
+            cluster::lease_transport,
+            fence::{eligibility::Eligibility, recheck_before_sending},
+            transport::{READ_TIMEOUT, Transport, complete_status},
+        },
+        config::{
+            load::{args, default_of, load, variables},
+            sources::keys,
+            table::OTLP,
+        },
+        controller::Controllers,
+        election::{
+            candidate::YIELD_DELAY,
+            identity::{ElectionTarget, Identity},
+            lease_guard::{LeaseGuardLayer, SeenLease},
+            run::{Election, run},
+        },
+        telemetry::{
+            health::{Health, Heartbeat},
+            server::{
+                Server,
+                auth::{Page, Refusal},
+            },
+            start::Telemetry,
+        },
+    };
+
+    /// Decisions of the election, for the model.
+    pub mod state_machine {
+        pub use crate::election::state_machine::*;
+    }
+}
+
 /// CRDs with several versions.
 pub mod crd {
     pub use crate::api::{
@@ -270,8 +309,6 @@ pub mod crd {
     };
 }
 
-#[cfg(any(test, feature = "testing"))]
-pub use controller::Controllers;
 #[cfg(feature = "operator")]
 pub use {
     cache::{
@@ -297,7 +334,6 @@ pub use {
     },
 };
 pub use {
-    client::transport,
     config::{app::App, environment::Host, settings::Config},
     election::standalone::{Candidate, candidate},
     telemetry::events::event::Event,

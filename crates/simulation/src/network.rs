@@ -18,8 +18,7 @@ use hyper::body::{Bytes, Frame};
 use kube::client::{Body, DynBody};
 use operator_runtime::{
     Config,
-    election::fence::recheck_before_sending,
-    transport::{READ_TIMEOUT, Transport, complete_status},
+    internals::{READ_TIMEOUT, Transport, complete_status, recheck_before_sending},
 };
 use parking_lot::Mutex;
 use tokio::{

@@ -12,7 +12,9 @@ use std::{
 use futures::{FutureExt as _, StreamExt as _, future::LocalBoxFuture, stream::FuturesUnordered};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use opentelemetry_sdk::{Resource, metrics::SdkMeterProvider};
-use operator_runtime::{Config, Host, client::Cluster, election::Clock, telemetry::Metrics};
+use operator_runtime::{
+    Config, Host, client::Cluster, election::Clock, telemetry::metrics::Metrics,
+};
 use tokio::{
     runtime::{Builder, Runtime},
     sync::oneshot,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use foo_controller::APP;
-use operator_runtime::telemetry::metrics::table::{Kind, Metric};
+use operator_runtime::telemetry::metrics::{Kind, Metric};
 use serde_json::{Value, json};
 
 /// Width of a panel. Grafana's grid has 24 columns.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use foo_controller::APP;
-use operator_runtime::config::{self, Key};
+use operator_runtime::{config::Key, internals};
 
 /// Maximum line length of the shipped file.
 const WIDTH: usize = 120;
@@ -18,8 +18,8 @@ pub fn reference(text: &str) -> String {
 pub fn defaults(text: &str) -> String {
     let (head, _) = text.split_once("\n\n").unwrap();
     let mut defaults = format!("{head}\n");
-    let flags = clap::Command::new("").args(config::args(&APP));
-    let (_, settings) = config::load(&APP, &flags.get_matches_from([""]), []).unwrap();
+    let flags = clap::Command::new("").args(internals::args(&APP));
+    let (_, settings) = internals::load(&APP, &flags.get_matches_from([""]), []).unwrap();
     let mut section = String::new();
     for line in settings.to_string().lines().filter(|line| !line.is_empty()) {
         let (setting, _) = line.split_once("  # ").unwrap_or((line, ""));
@@ -33,7 +33,7 @@ pub fn defaults(text: &str) -> String {
             continue;
         };
         let name = format!("{section}{name}");
-        let key = config::keys(&APP).find(|key| key.name == name).unwrap();
+        let key = internals::keys(&APP).find(|key| key.name == name).unwrap();
         defaults.push('\n');
         comment(&mut defaults, &key.meaning());
         let _ = writeln!(defaults, "{setting}");
@@ -58,7 +58,7 @@ pub fn comment(to: &mut String, text: &str) {
 /// Returns a table for each heading of `--help`.
 fn keys() -> String {
     let mut tables = String::new();
-    let keys: Vec<&Key> = config::keys(&APP).collect();
+    let keys: Vec<&Key> = internals::keys(&APP).collect();
     for keys in keys.chunk_by(|a, b| a.heading == b.heading) {
         let _ = write!(
             tables,
@@ -72,7 +72,7 @@ fn keys() -> String {
                 key.name,
                 key.flag,
                 key.variable(&APP),
-                code(&config::default_of(&APP, key)),
+                code(&internals::default_of(&APP, key)),
                 key.rule,
                 key.help,
             );
@@ -85,7 +85,7 @@ fn variables() -> String {
     let mut table =
         "\n| variable | default | value | if invalid | meaning |\n|---|---|---|---|---|\n"
             .to_owned();
-    for variable in config::variables() {
+    for variable in internals::variables() {
         let _ = writeln!(
             table,
             "| `{}` | {} | {} | {} | {} |",

@@ -15,13 +15,13 @@ pub(super) struct Relation(Vec<(&'static Kind, HashMap<Key, Keys>)>);
 
 impl Relation {
     /// Returns the objects that are related to this object.
-    pub fn of(&self, kind: &Kind, to: &Key) -> impl Iterator<Item = &Key> {
+    pub(super) fn of(&self, kind: &Kind, to: &Key) -> impl Iterator<Item = &Key> {
         let of_kind = self.0.iter().find(|(it, _)| it.is_same(kind));
         let keys = of_kind.and_then(|(_, all)| all.get(to));
         keys.into_iter().flat_map(Keys::iter)
     }
 
-    pub fn add(&mut self, (kind, to): Reference, key: &Key) {
+    pub(super) fn add(&mut self, (kind, to): Reference, key: &Key) {
         let place = self.0.iter().position(|(it, _)| it.is_same(kind));
         let place = place.unwrap_or_else(|| {
             self.0.push((kind, HashMap::new()));
@@ -30,7 +30,7 @@ impl Relation {
         self.0[place].1.entry(to).or_default().add(key);
     }
 
-    pub fn remove(&mut self, (kind, to): &Reference, key: &Key) {
+    pub(super) fn remove(&mut self, (kind, to): &Reference, key: &Key) {
         let Some((_, all)) = self.0.iter_mut().find(|(it, _)| it.is_same(kind)) else {
             return;
         };
@@ -43,7 +43,7 @@ impl Relation {
     }
 
     /// Removes all relations of `key` with a search, if it is unknown which they are.
-    pub fn remove_all(&mut self, key: &Key) {
+    pub(super) fn remove_all(&mut self, key: &Key) {
         for (_, all) in &mut self.0 {
             all.retain(|_, keys| {
                 keys.remove(key);
@@ -53,7 +53,7 @@ impl Relation {
     }
 
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.0.iter().map(|(_, all)| all.len()).sum()
     }
 }
@@ -95,18 +95,18 @@ pub(super) struct Names<V> {
 }
 
 impl<V: Cached> Names<V> {
-    pub fn new(of: impl Fn(&V) -> Vec<String> + Send + Sync + 'static) -> Self {
+    pub(super) fn new(of: impl Fn(&V) -> Vec<String> + Send + Sync + 'static) -> Self {
         Self {
             of: Box::new(of),
             all: HashMap::new(),
         }
     }
 
-    pub fn get(&self, name: &str) -> Option<&Keys> {
+    pub(super) fn get(&self, name: &str) -> Option<&Keys> {
         self.all.get(name)
     }
 
-    pub fn add(&mut self, key: &Key, view: &V) {
+    pub(super) fn add(&mut self, key: &Key, view: &V) {
         match catch(&V::KIND, "Builder::index", || (self.of)(view)) {
             Ok(names) => {
                 for name in names {
@@ -118,7 +118,7 @@ impl<V: Cached> Names<V> {
     }
 
     /// Removes all names of an object. They are searched if the function panics now.
-    pub fn remove(&mut self, key: &Key, view: &V) {
+    pub(super) fn remove(&mut self, key: &Key, view: &V) {
         match catch(&V::KIND, "Builder::index", || (self.of)(view)) {
             Ok(names) => {
                 for name in names {
@@ -148,7 +148,7 @@ pub(super) enum Keys {
 }
 
 impl Keys {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         match self {
             Self::None => 0,
             Self::One(_) => 1,
@@ -156,7 +156,7 @@ impl Keys {
         }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Key> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Key> {
         let (one, many) = match self {
             Self::None => (None, None),
             Self::One(key) => (Some(key), None),

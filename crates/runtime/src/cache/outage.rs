@@ -64,7 +64,7 @@ pub(super) struct Outage {
 }
 
 impl Outage {
-    pub fn new(
+    pub(super) fn new(
         shared: Arc<ClientContext>,
         kind: Kind,
         namespace: Option<String>,
@@ -83,7 +83,7 @@ impl Outage {
         }
     }
 
-    pub fn say(&mut self, error: &Error) {
+    pub(super) fn say(&mut self, error: &Error) {
         let cause = explain(
             error,
             self.shared.app,
@@ -108,17 +108,17 @@ impl Outage {
     }
 
     /// Records that the API server does not serve an optional resource type, which is no failure.
-    pub fn is_absent(&mut self, text: String) {
+    pub(super) fn is_absent(&mut self, text: String) {
         self.status.is_absent(text);
         self.causes.clear();
     }
 
-    pub fn host(&self) -> &Host {
+    pub(super) fn host(&self) -> &Host {
         &self.shared.host
     }
 
     /// Returns `answer`. If it is an error, the time that the request took is counted as part of the outage.
-    pub fn opened<T>(&mut self, answer: kube::Result<T>) -> kube::Result<T> {
+    pub(super) fn opened<T>(&mut self, answer: kube::Result<T>) -> kube::Result<T> {
         if answer.is_err() {
             self.causes.touch();
         }
@@ -126,7 +126,7 @@ impl Outage {
     }
 
     /// Logs that a streamed list did not end. Called once, because the watch requests no other streamed list.
-    pub fn has_no_end(&self) {
+    pub(super) fn has_no_end(&self) {
         let (place, plural) = (self.place(), self.kind.plural);
         warn!(
             "streamed list of {plural} in {place} did not end (does a proxy drop bookmarks?): listing in pages from now on"
@@ -137,7 +137,7 @@ impl Outage {
         NamespaceName::of(&self.kind, self.namespace.as_deref())
     }
 
-    pub fn ends_at_once(&mut self) {
+    pub(super) fn ends_at_once(&mut self) {
         let place = self.place();
         let text = format!(
             "the watch of {} in {place} ended too early",
@@ -148,7 +148,7 @@ impl Outage {
     }
 
     /// Waits for the backoff, or for `asked` (`Retry-After`) if that is longer.
-    pub async fn pause(&mut self, heartbeat: &Heartbeat, asked: Duration) {
+    pub(super) async fn pause(&mut self, heartbeat: &Heartbeat, asked: Duration) {
         let pause = self.next_pause(asked);
         heartbeat.beat("pausing", pause.max(MAX_PAUSE.mul_f64(1.0 + SPREAD)));
         sleep(pause).await;
@@ -156,7 +156,7 @@ impl Outage {
     }
 
     /// Returns the backoff, or `asked` if that is longer.
-    pub fn next_pause(&mut self, asked: Duration) -> Duration {
+    pub(super) fn next_pause(&mut self, asked: Duration) -> Duration {
         self.begin_anew_after_quiet();
         let pause = self
             .shared
@@ -171,7 +171,7 @@ impl Outage {
 
     /// Records that the API server sent something. Delay and causes stay for [`QUIET`]: a list that always succeeds before a
     /// watch that always fails is one outage.
-    pub fn is_over(&mut self) {
+    pub(super) fn is_over(&mut self) {
         if std::mem::take(&mut self.failing) {
             self.status.works();
         }
@@ -185,7 +185,7 @@ impl Outage {
         }
     }
 
-    pub fn begin_anew_after_quiet(&mut self) {
+    pub(super) fn begin_anew_after_quiet(&mut self) {
         if self.causes.is_quiet() {
             self.causes.clear();
             self.pauses.reset();

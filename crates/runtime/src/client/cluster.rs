@@ -203,17 +203,23 @@ fn non_empty(value: &str) -> Option<String> {
     (!value.is_empty()).then(|| value.to_owned())
 }
 
-/// API server and the transports to it. A simulation provides its own.
+/// The API server and the transports to it. The simulation of the repository makes its own; the fields are not part of the
+/// interface.
 pub struct Cluster {
     /// Address for logs, metrics and traces.
+    #[doc(hidden)]
     pub server: http::Uri,
     /// Default namespace of a client.
+    #[doc(hidden)]
     pub namespace: String,
     /// Transport of the controller's requests.
+    #[doc(hidden)]
     pub requests: Transport,
     /// Transport of the election's requests. Other requests cannot block it.
+    #[doc(hidden)]
     pub lease: Transport,
     /// Namespace of this replica's pod, if it runs in this cluster or `POD_NAMESPACE` is set.
+    #[doc(hidden)]
     pub pod_namespace: Option<String>,
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Credentials {
 
 impl Credentials {
     /// Moves the dynamic credentials out of `kube`, except an exec plugin.
-    pub fn take(kube: &mut KubeConfig) -> Result<Self, Error> {
+    pub(super) fn take(kube: &mut KubeConfig) -> Result<Self, Error> {
         let identity = Arc::new(Identity::take(&mut kube.auth_info)?);
         let file = TokenFile::take(&mut kube.auth_info)?.map(Arc::new);
         Ok(Self {
@@ -37,7 +37,7 @@ impl Credentials {
     }
 
     /// Like [`take`](Self::take). Also runs the exec plugin, but only if there are no other credentials, as client-go does.
-    pub async fn start(kube: &mut KubeConfig, host: &Host) -> Result<Self, Error> {
+    pub(super) async fn start(kube: &mut KubeConfig, host: &Host) -> Result<Self, Error> {
         let exec = kube.auth_info.exec.take();
         let mut this = Self::take(kube)?;
         let auth = &kube.auth_info;
@@ -92,7 +92,7 @@ pub(super) struct Pool<C> {
 }
 
 impl<C: Connect + Clone + Send + Sync + 'static> Pool<C> {
-    pub fn new(builder: Builder, connector: C, credentials: Credentials) -> Self {
+    pub(super) fn new(builder: Builder, connector: C, credentials: Credentials) -> Self {
         let current = builder.build(connector.clone());
         let current = Mutex::new((credentials.identity.generation(), current));
         Self {
@@ -113,7 +113,7 @@ impl<C: Connect + Clone + Send + Sync + 'static> Pool<C> {
     }
 
     /// Sends a request with the current credentials. `ready` gets the request right before it is sent.
-    pub async fn send<B>(
+    pub(super) async fn send<B>(
         &self,
         request: Request<B>,
         ready: impl FnOnce(Request<B>) -> Request<Guarded>,

@@ -1,20 +1,17 @@
 //! Client of the API server: configuration, credentials, transport and the fence that all writes pass.
 
-pub mod cluster;
+pub(crate) mod cluster;
 pub(crate) mod context;
 mod credentials;
 pub(crate) mod error;
 pub(crate) mod exec;
-pub mod fence;
-pub mod instrumented;
+pub(crate) mod fence;
+pub(crate) mod instrumented;
 mod kubeconfig;
 pub(crate) mod middleware;
 pub(crate) mod tls;
 pub(crate) mod token_file;
-pub mod transport;
+pub(crate) mod transport;
 pub(crate) mod warnings;
 
-pub use self::{
-    cluster::{Cluster, lease_transport},
-    error::Error,
-};
+pub use self::{cluster::Cluster, error::Error};

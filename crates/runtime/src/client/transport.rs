@@ -9,8 +9,6 @@ use kube::client::{Body, DynBody};
 use serde_json::{Value, json};
 use tower::{BoxError, util::BoxService};
 
-pub use crate::api::status::retry_after;
-
 /// Longest silence of an API server while a response is read. The API server ends an idle watch after 290 s, so a longer
 /// silence means that it is stuck.
 pub const READ_TIMEOUT: Duration = Duration::from_mins(5);
@@ -40,7 +38,7 @@ where
 }
 
 /// Converts the body of each error response to a `Status`. Copies the header `Retry-After` of a 429 or 503 into it, where
-/// [`retry_after`] reads it.
+/// `retry_after` of `api::status` reads it.
 ///
 /// API Priority and Fairness and proxies send only the header. Proxies send HTML, and an API server without the resource type
 /// sends text. The watch of kube would parse both as events.

@@ -36,7 +36,7 @@ const OPTIONAL: &str = "\
 ";
 
 /// Returns the declarations of `build`. No request is sent. Must be called within a Tokio runtime.
-pub fn declared(
+pub(super) fn declared(
     app: &'static App,
     host: &Host,
     build: impl FnOnce(&mut Builder),
@@ -52,7 +52,7 @@ pub fn declared(
 }
 
 /// Returns the `ClusterRole` with the permissions for watches, writes and events. The Role for the Lease is not part of it.
-pub fn cluster_role(app: &App, needs: &RequiredAccess) -> String {
+pub(super) fn cluster_role(app: &App, needs: &RequiredAccess) -> String {
     let watches = needs
         .watched
         .iter()
@@ -92,7 +92,7 @@ pub fn cluster_role(app: &App, needs: &RequiredAccess) -> String {
 }
 
 /// Returns the policy of server-side fencing. It checks the writes of the reconciled and owned resource types.
-pub fn fencing_policy(app: &App, needs: &RequiredAccess) -> String {
+pub(super) fn fencing_policy(app: &App, needs: &RequiredAccess) -> String {
     // No request has this subresource: an admission plugin reviews the permission.
     let writes = needs
         .writes()

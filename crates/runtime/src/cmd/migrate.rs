@@ -54,7 +54,7 @@ const NAMED: usize = 10;
 
 /// The reason why a CRD cannot be migrated.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     #[error("{crd}: cannot {what}: {why}")]
     Request {
         crd: String,
@@ -83,7 +83,7 @@ pub enum Error {
 ///
 /// # Errors
 /// The first [`Error`]. All other CRDs are migrated nevertheless.
-pub async fn migrate(client: &Client, definitions: &[Definition]) -> Result<(), Error> {
+pub(super) async fn migrate(client: &Client, definitions: &[Definition]) -> Result<(), Error> {
     let mut result = Ok(());
     for definition in definitions {
         let ended = Migration::new(client, definition).run().await;

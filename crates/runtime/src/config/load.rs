@@ -54,7 +54,7 @@ pub fn default_of(app: &'static App, key: &Key) -> String {
 }
 
 /// Reads all layers: the file that `--config` or the variable `<APP>__CONFIG` names, the environment `env`, and the flags. The
-/// returned [`Settings`] contain the origin of each value.
+/// returned `Settings` contain the origin of each value.
 ///
 /// # Errors
 /// All errors together: unknown keys, values of a wrong type or out of range, contradictory values, an unreadable file.

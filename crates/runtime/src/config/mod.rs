@@ -4,8 +4,9 @@
 //! environment and the flags. A later layer overrides an earlier one. Each value keeps its origin, which the command `config`
 //! prints.
 //!
-//! Serde alone would stop at the first error. So each of the [`keys`] has a rule, and all rules are checked on the merged
-//! layers. An error contains the key, the value, the reason and the origin. Then serde deserializes the struct [`Config`].
+//! Serde alone would stop at the first error. So each of the keys has a rule, and all rules are checked on the merged
+//! layers. An error contains the key, the value, the reason and the origin. Then serde deserializes the struct
+//! [`Config`](crate::Config).
 
 pub(crate) mod app;
 pub(crate) mod backoff;
@@ -33,24 +34,23 @@ pub(crate) mod table;
 mod tests;
 pub(crate) mod tls;
 
-pub use app::{App, PodSecurity};
+#[cfg(feature = "operator")]
+pub(crate) use load::{args, load, variables};
+
+pub use app::PodSecurity;
 pub use protocol::Protocol;
-pub use settings::{
-    Backoff, Config, ControllerConfig, Http, LeaderElection, Log, LogFormat, Telemetry,
-};
+pub use settings::{Backoff, ControllerConfig, Http, LeaderElection, Log, LogFormat, Telemetry};
 #[cfg(feature = "operator")]
 pub use {
     controllers::ControllerKeys,
-    load::{args, default_of, load, variables},
     rule::Rule,
-    sources::{ConfigErrors, Settings, keys},
-    table::{Key, OTLP, Variable, WORK},
+    table::{Key, WORK},
 };
 
 /// Names the controllers that may have their own `workers` and `resync`. The default is the value of the program.
 ///
 /// ```
-/// use operator_runtime::{config::App, controllers};
+/// use operator_runtime::{App, controllers};
 ///
 /// static APP: App = App {
 ///     controllers: controllers!["database", "databasebackup"],

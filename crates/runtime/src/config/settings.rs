@@ -13,7 +13,8 @@ use crate::api::names::is_subdomain;
 
 /// The runtime's part of the effective configuration.
 ///
-/// [`load`](super::load) enforces the ranges of the [keys](super::keys). Code that constructs a `Config` must respect the ranges.
+/// [`main`](crate::main) enforces the range of each key (docs/configuration.md). Code that constructs a `Config` must respect the
+/// ranges.
 // All other keys belong to the application.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Config {

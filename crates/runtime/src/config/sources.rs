@@ -27,7 +27,8 @@ pub fn keys(app: &'static App) -> impl Iterator<Item = &'static Key> {
 }
 
 impl Key {
-    /// Returns the environment variable of the key in the application `app`.
+    /// Returns the environment variable of the key in the application `app`. For `crate::internals`.
+    #[doc(hidden)]
     #[must_use]
     pub fn variable(&self, app: &App) -> String {
         let name = self.name.to_uppercase().replace('.', "__");

@@ -228,7 +228,8 @@ impl Variable {
 }
 
 impl Key {
-    /// Returns the purpose of the key and the rule for its value.
+    /// Returns the purpose of the key and the rule for its value. For `crate::internals`.
+    #[doc(hidden)]
     #[must_use]
     pub fn meaning(&self) -> String {
         format!("{}: {}", self.help, self.rule)
@@ -236,7 +237,7 @@ impl Key {
 
     /// Returns the value as errors may show it: secrets and possible credentials are hidden.
     #[must_use]
-    pub fn shown(&self, literal: &str) -> String {
+    pub(crate) fn shown(&self, literal: &str) -> String {
         if self.rule.hides(literal) {
             "(hidden)".to_owned()
         } else {
@@ -246,7 +247,7 @@ impl Key {
 
     /// Returns the flag. Its value stays text, because flags and environment go through the same check as the file.
     #[must_use]
-    pub fn arg(&self, default: &str) -> Arg {
+    pub(crate) fn arg(&self, default: &str) -> Arg {
         let default = match (self.general(), default) {
             (Some(general), _) => general,
             (None, "") => "none",

@@ -7,7 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    App, Key, Rule,
+    Key, Rule,
+    app::App,
     settings::{Config, LeaderElection},
     sources::Settings,
     table::KEYS,

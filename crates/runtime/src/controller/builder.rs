@@ -166,7 +166,7 @@ impl Builder {
     /// - If another controller uses another cached form of the same type.
     /// - For Events: the [fence] lets them through, so a former leader could still write them.
     ///
-    /// [fence]: crate::client::fence
+    /// [fence]: crate::election::FenceLayer
     pub fn controller<R: Reconciler>(
         &mut self,
         name: &'static str,
@@ -471,7 +471,7 @@ impl<'a, P: Primary> ControllerBuilder<'a, P> {
     ///   [Owners and dependents].
     /// - For Events: the [fence] lets them through, so a former leader could still write them.
     ///
-    /// [fence]: crate::client::fence
+    /// [fence]: crate::election::FenceLayer
     /// [Owners and dependents]: https://kubernetes.io/docs/concepts/overview/working-with-objects/owners-dependents/
     pub fn owns<V: Cached>(&mut self) -> Writer<V> {
         self.own(false)

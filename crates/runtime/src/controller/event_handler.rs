@@ -38,7 +38,12 @@ impl<P: Primary> EventHandler<P> {
     ///
     /// An object that joins this installation, or leaves it, is enqueued without regard to its backoff. The reconcile of an
     /// object that has left only removes it from the queue.
-    pub fn primary_changed(&self, scopes: &Scopes, change: &Change<P>, author: Option<&Key>) {
+    pub(super) fn primary_changed(
+        &self,
+        scopes: &Scopes,
+        change: &Change<P>,
+        author: Option<&Key>,
+    ) {
         if author == Some(&change.key) {
             return;
         }
@@ -68,7 +73,7 @@ impl<P: Primary> EventHandler<P> {
     /// Enqueues the current owner, the previous owner, and the objects that reference the changed object and may read it, except
     /// the author of the change. For example, an object may wait until another client's object with the referenced name is
     /// deleted.
-    pub fn dependent_changed<V: Cached>(
+    pub(super) fn dependent_changed<V: Cached>(
         &self,
         scopes: &Scopes,
         change: &Change<V>,
@@ -113,7 +118,7 @@ impl<P: Primary> EventHandler<P> {
     }
 
     /// Enqueues the objects that `map` returns for the old and for the new content of the changed object.
-    pub fn mapped_changed<V: Cached>(
+    pub(super) fn mapped_changed<V: Cached>(
         &self,
         scopes: &Scopes,
         change: &Change<V>,

@@ -52,7 +52,7 @@ pub(super) type Changes = Box<dyn Fn() -> u64 + Send + Sync>;
 
 impl<P: Primary> Informers<P> {
     /// The first is of the reconciled type.
-    pub fn new(roles: Vec<Box<dyn Role<P>>>, others: Vec<Changes>) -> Self {
+    pub(crate) fn new(roles: Vec<Box<dyn Role<P>>>, others: Vec<Changes>) -> Self {
         Self { roles, others }
     }
 
@@ -61,7 +61,7 @@ impl<P: Primary> Informers<P> {
     }
 
     /// Returns the number of changes in all stores (see [`Store::changes`]), and of calls of triggers.
-    pub fn changes(&self) -> u64 {
+    pub(crate) fn changes(&self) -> u64 {
         self.iter().map(Role::changes).sum::<u64>() + self.other_changes()
     }
 
@@ -83,12 +83,12 @@ impl<P: Primary> Informers<P> {
     }
 
     /// Whether only the referenced objects of a resource type are kept.
-    pub fn has_contents(&self) -> bool {
+    pub(crate) fn has_contents(&self) -> bool {
         self.iter().any(Role::has_contents)
     }
 
     /// Whether an object that `view` references exists, and its content has not been read yet. The read enqueues `view`.
-    pub fn awaits_content(&self, key: &Key, view: &P) -> bool {
+    pub(crate) fn awaits_content(&self, key: &Key, view: &P) -> bool {
         // Most controllers have no such type: their references need not be computed.
         self.has_contents()
             && self
@@ -98,7 +98,7 @@ impl<P: Primary> Informers<P> {
 
     /// Returns a fingerprint of the versions of all objects that `view` references or controls, of all other changes, and of the
     /// presence of optional types. It is never 0.
-    pub fn basis(&self, key: &Key, view: &P) -> u64 {
+    pub(crate) fn basis(&self, key: &Key, view: &P) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (informer, to) in self.referenced(key, view) {
             informer.version(&to).hash(&mut hasher);
@@ -113,7 +113,7 @@ impl<P: Primary> Informers<P> {
 
     /// Returns a fingerprint of the referenced objects of read-only types: they are part of the desired state. Objects that
     /// `view` controls, or may not read, are not.
-    pub fn inputs(&self, key: &Key, view: &P) -> u64 {
+    pub(crate) fn inputs(&self, key: &Key, view: &P) -> u64 {
         let mut hasher = DefaultHasher::new();
         for (informer, to) in self.referenced(key, view) {
             if informer.is_input() {
@@ -124,7 +124,7 @@ impl<P: Primary> Informers<P> {
     }
 
     /// Forgets the disputes and the writes without effect of `view`, and of the objects that it controls or references.
-    pub fn forget(&self, key: &Key, view: &P) {
+    pub(crate) fn forget(&self, key: &Key, view: &P) {
         let by = Requester::of(view);
         for (number, informer) in self.iter().enumerate() {
             for key in informer.controlled_by(key) {
@@ -141,7 +141,7 @@ impl<P: Primary> Informers<P> {
 
     /// Returns the records that hold the writes of `view` and of related objects. These are, for each other type, at most
     /// [`MOST`] objects that `view` references and [`MOST`] objects that it controls.
-    pub fn holds(&self, key: &Key, view: &P) -> Vec<Record> {
+    pub(crate) fn holds(&self, key: &Key, view: &P) -> Vec<Record> {
         let (by, references) = (Requester::of(view), References::of(key, view));
         let holds = self.iter().enumerate().flat_map(|(number, informer)| {
             let controlled = informer.controlled_by(key).into_iter().take(MOST);
@@ -206,7 +206,7 @@ pub(super) struct Watched<V> {
 }
 
 impl<V: Cached> Watched<V> {
-    pub fn new(namespaces: &[Option<String>], owners: Owners, select: Select) -> Self {
+    pub(super) fn new(namespaces: &[Option<String>], owners: Owners, select: Select) -> Self {
         let store = Arc::new(Store::new(namespaces, owners));
         let contents = || Arc::new(Contents::new(namespaces, &store));
         Self {
@@ -223,7 +223,7 @@ impl<V: Cached> Watched<V> {
     }
 
     /// Records a use of the type that needs the objects of all installations.
-    pub fn has_other_use(&self) {
+    pub(super) fn has_other_use(&self) {
         self.has_other_use.store(true, Relaxed);
     }
 
@@ -231,7 +231,7 @@ impl<V: Cached> Watched<V> {
     ///
     /// # Panics
     /// If the controllers disagree, or if only the referenced objects of an optional type are watched.
-    pub fn declare(&self, is_optional: bool) {
+    pub(super) fn declare(&self, is_optional: bool) {
         let new = || is_optional.then(|| Arc::new(Presence::new(V::KIND)));
         let plural = V::KIND.plural;
         assert!(
@@ -248,12 +248,12 @@ impl<V: Cached> Watched<V> {
     }
 
     /// Reconciles all objects of a controller when the type appears.
-    pub fn appears_to(&self, controller: Inbox) {
+    pub(super) fn appears_to(&self, controller: Inbox) {
         self.inboxes.lock().push(controller);
     }
 
     /// Returns the writer of the controller with this number.
-    pub fn writer(
+    pub(super) fn writer(
         &self,
         shared: &Arc<ClientContext>,
         refusals: &Arc<Refusals>,

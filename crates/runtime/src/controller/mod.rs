@@ -108,7 +108,7 @@ enum TermEnd {
 impl Controllers {
     /// Creates the controllers of a program and starts their watches. Call it within a Tokio runtime.
     ///
-    /// - `client` must reject writes after the end of the term (see [`fence`](crate::client::fence)).
+    /// - `client` must reject writes after the end of the term (see [`FenceLayer`](crate::election::FenceLayer)).
     /// - `instance` is the replica's name in events.
     /// - `health` receives the checks of the controllers.
     /// - `build` declares the controllers.

@@ -42,7 +42,7 @@ pub(super) struct Worker {
 
 impl Worker {
     /// Reconciles keys until the queue is shut down.
-    pub async fn work<E: Failure, F: Future<Output = Result<Action, E>>>(
+    pub(super) async fn work<E: Failure, F: Future<Output = Result<Action, E>>>(
         self,
         reconcile: impl Fn(Key) -> F,
     ) {
@@ -73,7 +73,7 @@ impl Worker {
     }
 
     /// Reports the result of an attempt to the queue. Logs each retry with its object and delay.
-    pub fn complete(
+    pub(super) fn complete(
         &self,
         item: WorkItem<Key>,
         result: Result<Action, Failed>,

@@ -10,7 +10,7 @@ use crate::api::{
 };
 
 /// Returns the message for an error of the lock, without kube's debug output.
-pub fn of_lock(error: &LockError) -> String {
+pub(super) fn of_lock(error: &LockError) -> String {
     let cause = match error {
         LockError::ApiError { response } => return refusal(response),
         LockError::GetLease(cause)
@@ -25,7 +25,7 @@ pub fn of_lock(error: &LockError) -> String {
 }
 
 /// Returns whether another replica won a race: its write caused a conflict, or the response is older than the watch.
-pub fn is_rivalry(error: &LockError) -> bool {
+pub(super) fn is_rivalry(error: &LockError) -> bool {
     match error {
         LockError::AcquireLease(kube::Error::Api(status))
         | LockError::CreateLease(kube::Error::Api(status)) => status.code == 409,
@@ -40,7 +40,7 @@ pub fn is_rivalry(error: &LockError) -> bool {
 }
 
 /// Returns the message for an error of a request that the lock did not send.
-pub fn of_request(error: &kube::Error) -> String {
+pub(super) fn of_request(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => refusal(status),
         kube::Error::Service(error) => with_causes(&**error),

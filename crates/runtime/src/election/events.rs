@@ -20,11 +20,11 @@ use crate::{
 };
 
 /// Longest time to write the last events when the process ends. Nothing else waits for an event.
-pub const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Records each change of leader as an event on the Lease, without blocking the election. It has its own recorder on the
 /// Lease's client: its events bypass the fence, and do not queue behind the controller's.
-pub struct LeaseRecorder {
+pub(super) struct LeaseRecorder {
     recorder: Recorder,
     lease: Key,
     identity: Identity,
@@ -32,7 +32,7 @@ pub struct LeaseRecorder {
 }
 
 impl LeaseRecorder {
-    pub fn new(
+    pub(super) fn new(
         host: &Host,
         client: Client,
         namespace: &str,
@@ -59,14 +59,14 @@ impl LeaseRecorder {
         }
     }
 
-    pub fn record(&self, action: &'static str, what: &str, uid: &str) {
+    pub(super) fn record(&self, action: &'static str, what: &str, uid: &str) {
         let note = format!("{} {what}", self.identity);
         let event = Event::normal("LeaderElection", note).of(action);
         self.recorder.send(&self.lease, uid, event);
     }
 
     /// Panics if the writer has panicked. Otherwise never returns.
-    pub async fn died(&mut self) {
+    pub(super) async fn died(&mut self) {
         if let Some(Err(ended)) = self.writer.join_next().await
             && let Ok(panic) = ended.try_into_panic()
         {
@@ -75,7 +75,7 @@ impl LeaseRecorder {
         pending::<()>().await;
     }
 
-    pub async fn finish(mut self) {
+    pub(super) async fn finish(mut self) {
         drop(self.recorder);
         let _ = time::timeout(FINISH_TIMEOUT, self.writer.join_next()).await;
     }

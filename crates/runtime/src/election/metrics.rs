@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Metrics of the election.
-pub struct Counts {
+pub(super) struct Counts {
     pub leading: BoundGauge<u64>,
     pub transitions: BoundCounter<u64>,
     pub term_start: BoundGauge<u64>,
@@ -20,7 +20,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    pub fn new(metrics: &Metrics, lease: &str, installation: &str) -> Self {
+    pub(super) fn new(metrics: &Metrics, lease: &str, installation: &str) -> Self {
         let labels = [
             KeyValue::new("installation", installation.to_owned()),
             KeyValue::new("name", lease.to_owned()),
@@ -35,7 +35,7 @@ impl Counts {
     }
 
     /// Records the start of a term.
-    pub fn began(&self, host: &Host) {
+    pub(super) fn began(&self, host: &Host) {
         self.transitions.add(1);
         // The first writes of the term show whether the fencing policy rejects this leader.
         self.rejecting.record(0);

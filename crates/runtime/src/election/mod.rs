@@ -2,7 +2,7 @@
 
 mod alone;
 mod attempt;
-mod candidate;
+pub(crate) mod candidate;
 mod cause;
 pub(crate) mod error;
 mod events;
@@ -10,24 +10,18 @@ mod events;
 pub(crate) mod fake;
 pub(crate) mod fencing_record;
 pub(crate) mod identity;
-pub mod lease_guard;
+pub(crate) mod lease_guard;
 mod metrics;
 mod observed_lease;
 pub(crate) mod run;
 pub(crate) mod standalone;
-pub mod state_machine;
+pub(crate) mod state_machine;
 #[cfg(test)]
 mod tests;
 mod watch;
 
-pub use self::{
-    candidate::YIELD_DELAY,
-    error::Error,
-    identity::{ElectionTarget, Identity},
-    lease_guard::SeenLease,
-    run::{Election, run},
-};
+pub use self::error::Error;
 pub use crate::{
-    client::fence::{self, eligibility::Eligibility, term::Term},
+    client::fence::{FenceLayer, Refused, TimedOut, is_refused, term::Term},
     config::clock::Clock,
 };

@@ -26,7 +26,7 @@ const NO_NAMESPACE: &str = "lease_namespace is not set, and neither is the varia
 /// The election is a task. It continues if this value is dropped.
 #[must_use]
 pub struct Candidate {
-    /// A client that reads at any time, but [writes](crate::client::fence) only while this replica leads.
+    /// A client that reads at any time, but [writes](FenceLayer) only while this replica leads.
     pub client: Client,
     /// The fence of `client`. [Wrap](FenceLayer::wrap) another client in it if `client` cannot be used.
     pub fence: FenceLayer,

@@ -9,21 +9,23 @@ mod error;
 pub(crate) mod events;
 #[cfg(feature = "operator")]
 pub(crate) mod export;
-pub mod health;
+pub(crate) mod health;
 #[cfg(feature = "operator")]
 pub(crate) mod log;
 pub(crate) mod log_once;
 pub mod metrics;
 pub(crate) mod object_state;
 #[cfg(feature = "operator")]
-pub mod server;
+pub(crate) mod server;
 #[cfg(feature = "operator")]
-mod start;
+pub(crate) mod start;
 pub(crate) mod state;
 pub mod trace;
 
-pub use self::metrics::Metrics;
 #[cfg(feature = "operator")]
-pub(crate) use self::start::{log_only, ways};
+pub use self::server::Error as ServerError;
 #[cfg(feature = "operator")]
-pub use self::{error::Error, log::LogLevel, start::Telemetry};
+pub(crate) use self::{
+    error::Error,
+    start::{Telemetry, log_only, ways},
+};

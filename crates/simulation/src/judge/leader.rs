@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, ops::Range, rc::Rc, sync::Arc, time::Duration};
 
-use operator_runtime::election::YIELD_DELAY;
+use operator_runtime::internals::YIELD_DELAY;
 use operator_testkit::api_server::{Kind, RESTORED, Revision};
 use serde_json::Value;
 

@@ -42,7 +42,7 @@ pub(super) struct RestoreNotifier {
 
 impl RestoreNotifier {
     /// Records that the permission is missing.
-    pub fn found(&mut self) {
+    pub(super) fn found(&mut self) {
         let was_back =
             |(at, pauses): &(Instant, Backoff)| at.elapsed() > SETTLED.max(pauses.delay());
         if !self.lacks && self.told.as_ref().is_some_and(was_back) {
@@ -52,7 +52,7 @@ impl RestoreNotifier {
     }
 
     /// Records a notification.
-    pub fn told(&mut self) {
+    pub(super) fn told(&mut self) {
         if !self.lacks {
             return;
         }
@@ -70,7 +70,7 @@ impl RestoreNotifier {
     }
 
     /// Waits until a notification is due.
-    pub async fn due(&self) {
+    pub(super) async fn due(&self) {
         match &self.told {
             _ if !self.lacks => std::future::pending().await,
             Some((told, pauses)) => sleep_until(*told + pauses.delay()).await,
@@ -79,7 +79,7 @@ impl RestoreNotifier {
     }
 
     /// Whether a notification is due.
-    pub fn is_due(&self) -> bool {
+    pub(super) fn is_due(&self) -> bool {
         let is_over = |(told, pauses): &(Instant, Backoff)| told.elapsed() >= pauses.delay();
         self.lacks && self.told.as_ref().is_none_or(is_over)
     }

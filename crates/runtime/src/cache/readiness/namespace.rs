@@ -16,7 +16,7 @@ use crate::{
 
 /// Requirements of a program for serving a scope.
 #[derive(Clone, Debug)]
-pub struct RequiredAccess {
+pub(crate) struct RequiredAccess {
     /// The requirements of each controller.
     pub controllers: Vec<ControllerAccess>,
     /// All watched resource types, including the reconciled ones.
@@ -29,7 +29,7 @@ pub struct RequiredAccess {
 
 /// Requirements of one controller.
 #[derive(Clone, Debug)]
-pub struct ControllerAccess {
+pub(crate) struct ControllerAccess {
     pub name: &'static str,
     /// The reconciled resource type.
     pub primary: &'static Kind,
@@ -41,28 +41,28 @@ pub struct ControllerAccess {
 
 impl RequiredAccess {
     /// Returns the first reconciled resource type.
-    pub fn primary(&self) -> &'static Kind {
+    pub(crate) fn primary(&self) -> &'static Kind {
         self.controllers[0].primary
     }
 
-    pub fn is_optional(&self, kind: &Kind) -> bool {
+    pub(crate) fn is_optional(&self, kind: &Kind) -> bool {
         self.optional.iter().any(|it| it.is_same(kind))
     }
 
     /// Returns the optional resource types that a CRD may define.
-    pub fn definitions(&self) -> impl Iterator<Item = &Kind> {
+    pub(crate) fn definitions(&self) -> impl Iterator<Item = &Kind> {
         self.optional.iter().filter(|kind| !kind.is_built_in())
     }
 
     /// Returns a resource type for each watch: the watched types, and the CRDs of optional ones.
-    pub fn watches(&self) -> Vec<Kind> {
+    pub(crate) fn watches(&self) -> Vec<Kind> {
         let crd = Kind::of::<CustomResourceDefinition>();
         let crds = self.definitions().map(|_| crd);
         self.watched.iter().copied().chain(crds).collect()
     }
 
     /// Returns the permissions for writes of all controllers, each once.
-    pub fn rights(&self) -> Vec<Permission> {
+    pub(crate) fn rights(&self) -> Vec<Permission> {
         let mut rights = Vec::new();
         for right in self.controllers.iter().flat_map(|it| &it.rights) {
             if !rights.contains(right) {
@@ -73,7 +73,7 @@ impl RequiredAccess {
     }
 
     /// Returns all permissions for writes, reviewed or not, and those for reads of single objects.
-    pub fn writes(&self) -> Vec<Permission> {
+    pub(crate) fn writes(&self) -> Vec<Permission> {
         let mut writes = self.rights();
         writes.extend(&self.unreviewed);
         writes
@@ -82,7 +82,7 @@ impl RequiredAccess {
 
 /// Permission for one verb on a resource type, or on its subresource if that is not empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Permission {
+pub(crate) struct Permission {
     /// `create`, `patch`, …
     pub verb: &'static str,
     /// The resource type.
@@ -143,7 +143,7 @@ pub(super) enum Permissions {
 
 /// Reason why a cell is not served, as a label of the metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// The initial sync has not ended.
     Syncing,
     /// 403, or a missing permission.
@@ -158,7 +158,7 @@ pub enum Reason {
 
 impl Reason {
     /// Returns the reason for an error of the API server with this code.
-    pub fn of(code: Option<u16>) -> Self {
+    pub(crate) fn of(code: Option<u16>) -> Self {
         match code {
             Some(401) => Self::Unauthorized,
             Some(403) => Self::Forbidden,
@@ -262,14 +262,14 @@ impl InformerState {
     }
 
     /// Whether the type is optional and not installed. Another failure, such as a missing permission, does not show that.
-    pub fn is_missing(&self) -> bool {
+    pub(super) fn is_missing(&self) -> bool {
         let reason = self.failure.as_ref().map(|it| it.reason);
         self.need != Need::Required && reason == Some(Reason::NotFound)
     }
 
     /// Records that an attempt to list the type has ended, and whether it shows if an optional type is installed. Returns whether
     /// the cells need not wait for the type any more.
-    pub fn attempted(&mut self, is_known: bool) -> bool {
+    pub(super) fn attempted(&mut self, is_known: bool) -> bool {
         let Need::Unknown(attempts) = self.need else {
             return false;
         };
@@ -330,7 +330,7 @@ impl Cell {
     }
 
     /// Whether the cell contains the reconciled object `key`.
-    pub fn covers(&self, key: &Key) -> bool {
+    pub(super) fn covers(&self, key: &Key) -> bool {
         let namespace = self.namespace.as_deref();
         namespace.is_none_or(|namespace| namespace == key.namespace())
     }
@@ -343,7 +343,7 @@ pub(super) fn label(namespace: Option<&String>) -> String {
 
 impl Table {
     /// Creates watches and cells in an unknown state.
-    pub fn new(needs: &RequiredAccess, namespaces: &[Option<String>]) -> Self {
+    pub(super) fn new(needs: &RequiredAccess, namespaces: &[Option<String>]) -> Self {
         let informers = needs.watched.iter().map(|kind| {
             let (scopes, is_optional) = (kind.scopes(namespaces), needs.is_optional(kind));
             let scopes = scopes.into_iter();
@@ -362,23 +362,23 @@ impl Table {
     }
 
     /// Returns the controller and the position of all cells, by scope.
-    pub fn cells(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+    pub(super) fn cells(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         by_scope(&self.cells)
     }
 
     /// Returns the resource type and the position of all watches, by scope.
-    pub fn informers(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+    pub(super) fn informers(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
         by_scope(&self.informers)
     }
 
     /// Whether the initial lists of a cell are complete.
-    pub fn is_listed(&self, cell: &Cell) -> bool {
+    pub(super) fn is_listed(&self, cell: &Cell) -> bool {
         let mut uses = cell.uses.iter();
         uses.all(|(informer, scope)| self.informers[*informer][*scope].is_ready())
     }
 
     /// Whether a cell is in sync.
-    pub fn is_in_sync(&self, cell: &Cell) -> bool {
+    pub(super) fn is_in_sync(&self, cell: &Cell) -> bool {
         self.is_listed(cell) && cell.rights != Permissions::Unknown
     }
 
@@ -400,7 +400,7 @@ impl Table {
     }
 
     /// Returns the problem of a cell, if there is one.
-    pub fn problem(&self, needs: &RequiredAccess, cell: &Cell) -> Option<Problem> {
+    pub(super) fn problem(&self, needs: &RequiredAccess, cell: &Cell) -> Option<Problem> {
         if let Some(failure) = self.failure(cell) {
             return Some(failure.clone());
         }
@@ -431,7 +431,7 @@ impl Table {
     }
 
     /// Updates whether a cell is served at `now`. Returns the end of the grace period, if it is running.
-    pub fn judge(
+    pub(super) fn judge(
         &mut self,
         needs: &RequiredAccess,
         (controller, number): (usize, usize),
@@ -480,11 +480,11 @@ fn by_scope<T>(rows: &[Vec<T>]) -> impl Iterator<Item = (usize, usize)> + use<T>
 }
 
 /// Display of a namespace in messages. `None`: all namespaces. Empty: the cluster, of a cluster-scoped type.
-pub struct NamespaceName<'a>(pub Option<&'a str>);
+pub(crate) struct NamespaceName<'a>(pub Option<&'a str>);
 
 impl<'a> NamespaceName<'a> {
     /// Returns the place of the objects of `kind` in a scope.
-    pub fn of(kind: &Kind, namespace: Option<&'a str>) -> Self {
+    pub(crate) fn of(kind: &Kind, namespace: Option<&'a str>) -> Self {
         Self(if kind.is_cluster_scoped() {
             Some("")
         } else {

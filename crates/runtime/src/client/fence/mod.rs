@@ -83,7 +83,7 @@ pub fn is_refused(error: &(dyn StdError + 'static)) -> bool {
 
 /// Classifies the error of a request without a response, for `RequestLayer`.
 #[must_use]
-pub fn failed_by(error: &BoxError) -> FailedBy {
+pub(crate) fn failed_by(error: &BoxError) -> FailedBy {
     if error.is::<Refused>() {
         FailedBy::Layer("fence")
     } else if error.is::<TimedOut>() {
@@ -93,7 +93,12 @@ pub fn failed_by(error: &BoxError) -> FailedBy {
     }
 }
 
-/// Fence, as a layer for [`kube::client::ClientBuilder::with_layer`].
+/// The fence: a layer for [`kube::client::ClientBuilder::with_layer`] that rejects writes while this replica does not lead.
+///
+/// A write needs a live [`Term`]. It ends before another replica can take the Lease: the fence sets its `timeout=`, after which
+/// the API server cancels the write, and replaces the `timeout` of the caller.
+///
+/// Without a term, these requests pass: `GET`, `HEAD` and `OPTIONS`, events, access reviews and token reviews.
 #[derive(Clone, Debug)]
 pub struct FenceLayer {
     term: watch::Receiver<Option<Term>>,
@@ -416,9 +421,9 @@ where
 }
 
 pub(crate) mod connection;
-pub mod eligibility;
+pub(crate) mod eligibility;
 pub(crate) mod in_flight;
 pub(crate) mod permit;
-pub mod term;
+pub(crate) mod term;
 #[cfg(test)]
 mod tests;

@@ -27,7 +27,7 @@ pub(super) struct Permit {
 impl Permit {
     /// Whether the write can still be sent: the term is live, and `limit` ends before another replica can take the Lease. A
     /// renewal after the admission counts.
-    pub fn is_valid(&self) -> bool {
+    pub(super) fn is_valid(&self) -> bool {
         room(&self.term).is_some_and(|room| room >= self.limit)
     }
 }

@@ -48,7 +48,7 @@ const DRAIN: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_secs(1);
 
 /// Flags of the command.
-pub struct Options {
+pub(super) struct Options {
     pub listen: SocketAddr,
     /// Folder with `tls.crt` and `tls.key`.
     pub certificates: PathBuf,
@@ -56,7 +56,7 @@ pub struct Options {
 
 /// An error that ends the command.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     #[error(
         "no CustomResourceDefinition of this program has a conversion webhook: convert is for programs that call crd::converted"
     )]
@@ -71,7 +71,7 @@ pub enum Error {
 ///
 /// # Errors
 /// See [`Error`]. A missing certificate is not an error: the process is not ready, and tries again.
-pub async fn run(
+pub(super) async fn run(
     host: &Host,
     definitions: Vec<Definition>,
     options: Options,

@@ -34,7 +34,7 @@ const MAX_OBJECTS: usize = 1000;
 const OTHER: &str = "other";
 
 /// Converts the objects of reviews, and counts them.
-pub struct Reviews {
+pub(super) struct Reviews {
     definitions: Vec<Definition>,
     /// By kind and desired `apiVersion`.
     counts: HashMap<(String, String), Counts>,
@@ -130,7 +130,7 @@ struct Status {
 }
 
 impl Reviews {
-    pub fn new(definitions: Vec<Definition>, metrics: &Metrics) -> Self {
+    pub(super) fn new(definitions: Vec<Definition>, metrics: &Metrics) -> Self {
         let count = |kind: &str, version: &str, result| {
             let labels = [
                 KeyValue::new("kind", kind.to_owned()),
@@ -168,7 +168,7 @@ impl Reviews {
     ///
     /// # Errors
     /// The body is not a review of this version.
-    pub async fn answer(&self, body: &[u8]) -> Result<Vec<u8>, String> {
+    pub(super) async fn answer(&self, body: &[u8]) -> Result<Vec<u8>, String> {
         let review: Review =
             serde_json::from_slice(body).map_err(|error| format!("not a {KIND}: {error}"))?;
         let is_review = review.api_version.as_deref() == Some(API_VERSION);
@@ -221,7 +221,7 @@ impl Reviews {
     }
 
     /// Counts a review that is not answered, and logs why.
-    pub fn refused(&self, why: &str) {
+    pub(super) fn refused(&self, why: &str) {
         self.refused.add(1);
         self.warn(&format!("refused a review: {why}"));
     }

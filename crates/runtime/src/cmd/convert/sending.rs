@@ -15,17 +15,17 @@ use tokio::{
 
 /// A connection that notes since when it has data that the client does not take. A response's body is gone before that: hyper
 /// drops it when it has queued the last part.
-pub struct Sending<S> {
+pub(super) struct Sending<S> {
     stream: S,
     unsent: Unsent,
 }
 
 /// Time of the first write that had to wait since the last complete flush.
 #[derive(Clone, Default)]
-pub struct Unsent(Arc<Mutex<Option<Instant>>>);
+pub(super) struct Unsent(Arc<Mutex<Option<Instant>>>);
 
 impl Unsent {
-    pub fn since(&self) -> Option<Instant> {
+    pub(super) fn since(&self) -> Option<Instant> {
         *self.0.lock()
     }
 
@@ -38,7 +38,7 @@ impl Unsent {
 }
 
 impl<S> Sending<S> {
-    pub fn new(stream: S, unsent: Unsent) -> Self {
+    pub(super) fn new(stream: S, unsent: Unsent) -> Self {
         Self { stream, unsent }
     }
 }

@@ -48,7 +48,7 @@ use crate::{
 /// The connections last until the API server closes them. It keeps 25 idle ones for each URL, and its requests in flight are
 /// limited to 600 (`--max-requests-inflight` and `--max-mutating-requests-inflight`). A client with more connections than others
 /// cannot exclude them.
-pub const LIMITS: Limits = Limits {
+pub(super) const LIMITS: Limits = Limits {
     connections: 1024,
     lifetime: Duration::MAX,
 };
@@ -56,7 +56,7 @@ pub const LIMITS: Limits = Limits {
 /// Maximum size of a review in bytes. The API server stores objects of up to 1.5 MiB (`--max-request-bytes` of etcd), takes
 /// requests of up to 3 MiB (`MaxRequestBodyBytes` in `server/config.go`), and sends a review for each object that it reads or
 /// writes. A review of several objects is allowed, but version 1.36 sends none.
-pub const MAX_BODY: usize = 4 << 20;
+pub(super) const MAX_BODY: usize = 4 << 20;
 
 /// Maximum size of the received parts of all reviews in progress, in KiB. Further parts wait. A further review at a time gets
 /// [`MAX_BODY`] beyond this: otherwise, reviews that have arrived in part could wait for each other.
@@ -90,7 +90,7 @@ const WATCHDOG: Duration = Duration::from_secs(1);
 
 /// State of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub(super) enum Phase {
     Serving,
     /// Each connection ends after its next response.
     Draining,
@@ -99,7 +99,7 @@ pub enum Phase {
 }
 
 /// Serves one connection, then drops `phase`. The stop waits until all are dropped.
-pub async fn serve(
+pub(super) async fn serve(
     stream: Box<dyn Stream>,
     requests: Arc<Requests>,
     mut phase: watch::Receiver<Phase>,
@@ -152,7 +152,7 @@ pub async fn serve(
 }
 
 /// The reviews, and the memory for them.
-pub struct Requests {
+pub(super) struct Requests {
     reviews: Reviews,
     /// Its permits are KiB of [`MEMORY`].
     memory: Arc<Semaphore>,
@@ -171,7 +171,7 @@ struct Memory {
 }
 
 impl Requests {
-    pub fn new(reviews: Reviews) -> Self {
+    pub(super) fn new(reviews: Reviews) -> Self {
         Self {
             reviews,
             memory: Arc::new(Semaphore::new(MEMORY)),
@@ -181,7 +181,7 @@ impl Requests {
     }
 
     #[cfg(test)]
-    pub fn take_memory(&self) -> [OwnedSemaphorePermit; 2] {
+    pub(super) fn take_memory(&self) -> [OwnedSemaphorePermit; 2] {
         let all = u32::try_from(self.memory.available_permits()).unwrap_or(u32::MAX);
         let shared = Arc::clone(&self.memory).try_acquire_many_owned(all);
         let last = Arc::clone(&self.last).try_acquire_owned();
@@ -189,7 +189,7 @@ impl Requests {
     }
 
     #[cfg(test)]
-    pub fn is_unused(&self) -> bool {
+    pub(super) fn is_unused(&self) -> bool {
         self.memory.available_permits() == MEMORY && self.last.available_permits() == 1
     }
 

@@ -33,7 +33,7 @@ const NAMED: usize = 3;
 ///
 /// # Errors
 /// The first request that failed.
-pub async fn each(
+pub(super) async fn each(
     api: &Api<DynamicObject>,
     params: &ListParams,
     mut take: impl FnMut(DynamicObject),
@@ -51,13 +51,13 @@ pub async fn each(
 }
 
 /// The namespace of the events about cluster-scoped objects.
-pub const EVENTS_OF_CLUSTER: &str = "default";
+pub(super) const EVENTS_OF_CLUSTER: &str = "default";
 
 /// Returns all objects of a cluster-scoped resource type, or of a namespaced type in all namespaces.
 ///
 /// # Errors
 /// The first request that failed.
-pub async fn all<K: Resource<DynamicType = ()>>(
+pub(super) async fn all<K: Resource<DynamicType = ()>>(
     client: &Client,
     params: &ListParams,
 ) -> kube::Result<Vec<DynamicObject>> {
@@ -67,12 +67,12 @@ pub async fn all<K: Resource<DynamicType = ()>>(
 }
 
 /// Returns an API for untyped objects: the deserialization code of the typed objects is large.
-pub fn api<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
+pub(super) fn api<K: Resource<DynamicType = ()>>(client: &Client) -> Api<DynamicObject> {
     Api::all_with(client.clone(), &ApiResource::erase::<K>(&()))
 }
 
 /// Returns an API for the objects of `kind` in one namespace or in all. A cluster-scoped one has no namespace.
-pub fn api_of(client: &Client, kind: &Kind, namespace: Option<&str>) -> Api<DynamicObject> {
+pub(super) fn api_of(client: &Client, kind: &Kind, namespace: Option<&str>) -> Api<DynamicObject> {
     let gvk = GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
     let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
     match namespace.filter(|_| !kind.is_cluster_scoped()) {
@@ -82,7 +82,7 @@ pub fn api_of(client: &Client, kind: &Kind, namespace: Option<&str>) -> Api<Dyna
 }
 
 /// Returns the verdict for a failed read. Without the permission, the check is skipped.
-pub fn unreadable(what: &str, error: &kube::Error) -> Verdict {
+pub(super) fn unreadable(what: &str, error: &kube::Error) -> Verdict {
     if is_forbidden(error) {
         skipped(format!(
             "not allowed to list {what}: this requires the permissions of an administrator"
@@ -96,7 +96,7 @@ pub fn unreadable(what: &str, error: &kube::Error) -> Verdict {
 ///
 /// # Errors
 /// The list failed or is forbidden.
-pub async fn namespaces(doctor: &Doctor) -> Result<&[Namespace], Verdict> {
+pub(super) async fn namespaces(doctor: &Doctor) -> Result<&[Namespace], Verdict> {
     let read = doctor.namespaces.get_or_init(async || {
         let mut all = Vec::new();
         let served = |name: &String| {
@@ -127,7 +127,7 @@ pub async fn namespaces(doctor: &Doctor) -> Result<&[Namespace], Verdict> {
 ///
 /// # Errors
 /// The list failed or is forbidden.
-pub async fn primaries(doctor: &Doctor) -> Result<&BTreeMap<String, Primaries>, Verdict> {
+pub(super) async fn primaries(doctor: &Doctor) -> Result<&BTreeMap<String, Primaries>, Verdict> {
     let read = doctor.primaries.get_or_init(async || {
         let kind = doctor.needs.primary();
         let now = doctor.host.now();
@@ -149,7 +149,7 @@ pub async fn primaries(doctor: &Doctor) -> Result<&BTreeMap<String, Primaries>, 
 ///
 /// # Errors
 /// The list failed or is forbidden.
-pub async fn each_in_scope(
+pub(super) async fn each_in_scope(
     doctor: &Doctor,
     kind: &Kind,
     params: &ListParams,
@@ -179,13 +179,13 @@ pub async fn each_in_scope(
 }
 
 /// Returns whether a deletion has waited for the finalizers of the object for longer than normal.
-pub fn is_blocked(object: &DynamicObject, now: Timestamp) -> bool {
+pub(super) fn is_blocked(object: &DynamicObject, now: Timestamp) -> bool {
     let deleted = object.metadata.deletion_timestamp.as_ref();
     deleted.is_some_and(|time| now.duration_since(time.0) > FINALIZING)
 }
 
 /// Returns the other installation that reconciles an object. Empty: the default installation.
-pub fn installation_of(doctor: &Doctor, object: &DynamicObject) -> Option<Box<str>> {
+pub(super) fn installation_of(doctor: &Doctor, object: &DynamicObject) -> Option<Box<str>> {
     let labels = object.metadata.labels.clone().unwrap_or_default();
     let labels: Vec<_> = labels.into_iter().collect();
     other_installation(doctor.app.group, &labels, &doctor.config.installation)
@@ -210,16 +210,16 @@ impl Primaries {
     }
 }
 
-pub fn text(value: &Value) -> &str {
+pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-pub fn items(value: &Value) -> impl Iterator<Item = &Value> {
+pub(super) fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
 /// Joins the first [`NAMED`] names, and adds the number of the others.
-pub fn few<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
+pub(super) fn few<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
     let mut names = names.into_iter();
     let mut text = String::new();
     for name in names.by_ref().take(NAMED) {

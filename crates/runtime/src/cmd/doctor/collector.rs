@@ -11,7 +11,7 @@ use crate::{api::failure::root_cause, telemetry::export::Way};
 /// Time limit to open a connection, with its TLS handshake.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-pub async fn examine(ways: Vec<Way>) -> Verdict {
+pub(super) async fn examine(ways: Vec<Way>) -> Verdict {
     if ways.is_empty() {
         return skipped("telemetry.endpoint is not set, nor an OTEL_EXPORTER_OTLP_*ENDPOINT");
     }

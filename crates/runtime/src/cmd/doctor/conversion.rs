@@ -27,7 +27,7 @@ const WEBHOOK: &str = "Webhook";
 const PATIENCE: Duration = Duration::from_secs(LIMIT.as_secs() / 2);
 
 /// Returns why an object cannot be read in a version, with a fix.
-pub async fn problem(
+pub(super) async fn problem(
     client: &Client,
     ours: &CustomResourceDefinition,
     theirs: &DynamicObject,

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::api::{failure::brief, key::Key, kind::Kind};
 
-pub async fn examine(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
+pub(super) async fn examine(doctor: &Doctor, ours: &CustomResourceDefinition) -> Verdict {
     let client = &doctor.client;
     let crds = api::<CustomResourceDefinition>(client);
     match crds.get_opt(&ours.name_any()).await {

@@ -21,7 +21,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-pub use self::other::LABEL;
+pub(super) use self::other::LABEL;
 use self::{
     other::{Election, Other, held},
     unserved::unserved,
@@ -36,7 +36,7 @@ use crate::{
     config::{self, app::App, settings::Config},
 };
 
-pub async fn examine(doctor: &Doctor) -> Verdict {
+pub(super) async fn examine(doctor: &Doctor) -> Verdict {
     match found(doctor).await {
         Ok(verdict) => verdict,
         Err((what, error)) => unreadable(what, &error),

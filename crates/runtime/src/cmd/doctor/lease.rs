@@ -15,7 +15,7 @@ use super::{
 };
 use crate::api::{failure::brief, kind::Kind};
 
-pub async fn examine(doctor: &Doctor) -> Verdict {
+pub(super) async fn examine(doctor: &Doctor) -> Verdict {
     let (namespace, name) = match doctor.lease() {
         Ok(lease) => lease,
         Err(verdict) => return verdict,

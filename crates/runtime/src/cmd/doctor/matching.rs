@@ -10,11 +10,11 @@ use kube::core::{Selector, SelectorExt as _};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-pub type Labels = BTreeMap<String, String>;
+pub(super) type Labels = BTreeMap<String, String>;
 
 /// A write, with the attributes that admission matches.
 #[derive(Clone, Debug)]
-pub struct Write {
+pub(super) struct Write {
     pub operation: &'static str,
     pub group: String,
     pub version: String,
@@ -31,7 +31,7 @@ pub struct Write {
 
 impl Write {
     /// Returns the resource as RBAC and kubectl name it, such as `deployments/status`.
-    pub fn resource(&self) -> String {
+    pub(super) fn resource(&self) -> String {
         let slash = if self.subresource.is_empty() { "" } else { "/" };
         format!("{}{slash}{}", self.plural, self.subresource)
     }
@@ -43,7 +43,7 @@ impl Write {
 
 /// Whether a webhook or policy applies to a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Judges {
+pub(super) enum Judges {
     No,
     /// Depends on the object or on a CEL expression.
     Maybe,
@@ -51,7 +51,7 @@ pub enum Judges {
 }
 
 /// Returns whether the API server calls `webhook` for a write in a namespace with these labels, or for a cluster-scoped write.
-pub fn webhook(webhook: &Value, write: &Write, namespace: &Labels) -> Judges {
+pub(super) fn webhook(webhook: &Value, write: &Write, namespace: &Labels) -> Judges {
     let selected = selected(webhook, write, namespace);
     let conditions = depends(has_items(&webhook["matchConditions"]));
     let rules = rules(&webhook["rules"], &webhook["matchPolicy"], write);
@@ -59,7 +59,7 @@ pub fn webhook(webhook: &Value, write: &Write, namespace: &Labels) -> Judges {
 }
 
 /// Returns whether an admission policy applies to a write. `spec` and `binding` are the specs of the policy and its binding.
-pub fn policy(spec: &Value, binding: &Value, write: &Write, namespace: &Labels) -> Judges {
+pub(super) fn policy(spec: &Value, binding: &Value, write: &Write, namespace: &Labels) -> Judges {
     let conditions = depends(has_items(&spec["matchConditions"]));
     let constraints = match_resources(&spec["matchConstraints"], write, namespace);
     let bound = match_resources(&binding["matchResources"], write, namespace);

@@ -27,7 +27,7 @@ const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 /// The annotation of `OpenShift` with the allowed user ids of the pods in a namespace.
 const UID_RANGE: &str = "openshift.io/sa.scc.uid-range";
 
-pub async fn examine(doctor: &Doctor) -> Verdict {
+pub(super) async fn examine(doctor: &Doctor) -> Verdict {
     match found(doctor).await {
         Ok(verdict) | Err(verdict) => verdict,
     }
@@ -119,7 +119,7 @@ fn failing(plural: &str, namespace: &str, objects: &Primaries) -> Vec<Verdict> {
 }
 
 /// Returns the quotas in these namespaces that leave no room for another object or its pods. `matters` selects their resources.
-pub async fn full_quotas(
+pub(super) async fn full_quotas(
     doctor: &Doctor,
     namespaces: &[&str],
     matters: impl Fn(&str) -> bool,
@@ -146,7 +146,7 @@ pub async fn full_quotas(
 }
 
 /// Returns the resource by which quotas limit the number of objects.
-pub fn count(kind: &Kind) -> String {
+pub(super) fn count(kind: &Kind) -> String {
     let dot = if kind.group.is_empty() { "" } else { "." };
     format!("count/{}{dot}{}", kind.plural, kind.group)
 }
@@ -178,7 +178,7 @@ fn used_up(quota: &Value, matters: impl Fn(&str) -> bool) -> Vec<String> {
 }
 
 /// Parses a quantity, such as `1500m` or `2Gi`.
-pub fn quantity(text: &str) -> Option<f64> {
+pub(super) fn quantity(text: &str) -> Option<f64> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match text.get(digits.len()..)? {
         "" => 1.0,
@@ -221,7 +221,7 @@ async fn own_pods(doctor: &Doctor, namespaces: &[Namespace]) -> Option<Verdict> 
 }
 
 /// Returns the Deployments of this installation. The list is empty if it cannot be read.
-pub async fn own_deployments(doctor: &Doctor, namespace: &str) -> Vec<DynamicObject> {
+pub(super) async fn own_deployments(doctor: &Doctor, namespace: &str) -> Vec<DynamicObject> {
     let resource = ApiResource::erase::<Deployment>(&());
     let api: Api<DynamicObject> = Api::namespaced_with(doctor.client.clone(), namespace, &resource);
     let labeled = ListParams::default().labels(&format!("{LABEL}={}", doctor.app.name));

@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Reports whether the API server serves the type, by the discovery API, which all users may read.
-pub async fn examine(doctor: &Doctor, kind: &Kind) -> Verdict {
+pub(super) async fn examine(doctor: &Doctor, kind: &Kind) -> Verdict {
     let version = kind.api_version();
     let found = doctor.client.list_api_group_resources(&version).await;
     let is_served = match found {

@@ -37,7 +37,7 @@ enum Writes {
 }
 
 impl<'a> Place<'a> {
-    pub fn of(namespace: &'a Namespace) -> Self {
+    pub(super) fn of(namespace: &'a Namespace) -> Self {
         Self {
             name: &namespace.name,
             labels: &namespace.labels,
@@ -54,7 +54,7 @@ impl<'a> Place<'a> {
     }
 
     /// Whether such a write is sent there.
-    pub fn has(&self, write: &Write) -> bool {
+    pub(super) fn has(&self, write: &Write) -> bool {
         match self.writes {
             Writes::Namespaced => !write.is_cluster_scoped,
             Writes::ClusterScoped => write.is_cluster_scoped,
@@ -63,7 +63,7 @@ impl<'a> Place<'a> {
     }
 
     /// The key of its objects in the list of the primary objects.
-    pub fn is_in<T>(name: &str, primaries: &BTreeMap<String, T>) -> bool {
+    pub(super) fn is_in<T>(name: &str, primaries: &BTreeMap<String, T>) -> bool {
         primaries.contains_key(if name == CLUSTER { "" } else { name })
     }
 }
@@ -107,7 +107,7 @@ pub(super) struct Judged<'a> {
 }
 
 impl Judged<'_> {
-    pub fn none() -> Self {
+    pub(super) fn none() -> Self {
         Self {
             judges: Judges::No,
             resources: BTreeSet::new(),
@@ -116,18 +116,18 @@ impl Judged<'_> {
         }
     }
 
-    pub fn resources(&self) -> String {
+    pub(super) fn resources(&self) -> String {
         let all: Vec<_> = self.resources.iter().map(|it| &**it).collect();
         all.join(", ")
     }
 
     /// Whether the writes of an election include those to the Lease, and not only those to the fencing record.
-    pub fn has_lease(&self) -> bool {
+    pub(super) fn has_lease(&self) -> bool {
         self.resources.contains("leases")
     }
 
     /// Returns the resources of an election, with the time limit of a renewal.
-    pub fn within(&self, renewal: Duration) -> String {
+    pub(super) fn within(&self, renewal: Duration) -> String {
         let resources = self.resources();
         if self.has_lease() {
             format!("{resources}, and a renewal times out after {renewal:?}")
@@ -137,7 +137,7 @@ impl Judged<'_> {
     }
 
     /// Returns the effect of a failed write of an election.
-    pub fn effect(&self) -> &'static str {
+    pub(super) fn effect(&self) -> &'static str {
         if self.has_lease() {
             "no replica can lead"
         } else {

@@ -53,7 +53,7 @@ struct Election {
     user: Option<String>,
 }
 
-pub async fn examine(doctor: &Doctor) -> Verdict {
+pub(super) async fn examine(doctor: &Doctor) -> Verdict {
     match found(doctor).await {
         Ok(verdict) => verdict,
         Err(error) if is_forbidden(&error) => {

@@ -67,7 +67,7 @@ fn judge(missing: Result<Vec<String>, Verdict>, place: &str, mend: &str) -> Verd
 
 /// Checks the permissions for the resource types in a namespace or in all of them. An empty namespace: permissions for
 /// cluster-scoped types, which need a `ClusterRoleBinding`.
-pub async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
+pub(super) async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
     let needs = &doctor.needs;
     let is_of_cluster = namespace == Some("");
     let is_here =
@@ -97,7 +97,7 @@ pub async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdict {
 }
 
 /// Checks the permissions for the Lease and for its events. RBAC cannot limit `create` to a name.
-pub async fn of_lease(doctor: &Doctor) -> Verdict {
+pub(super) async fn of_lease(doctor: &Doctor) -> Verdict {
     let (namespace, name) = match doctor.lease() {
         Ok(lease) => lease,
         Err(verdict) => return verdict,
@@ -113,7 +113,7 @@ pub async fn of_lease(doctor: &Doctor) -> Verdict {
 
 /// Checks the permissions for the fencing record. A replica that cannot read it assumes that server-side fencing is not
 /// installed.
-pub async fn of_record(doctor: &Doctor) -> Verdict {
+pub(super) async fn of_record(doctor: &Doctor) -> Verdict {
     // A replica without an election also has a record.
     let Some(namespace) = doctor.namespace.as_deref() else {
         return skipped("leader_election.lease_namespace is not set");

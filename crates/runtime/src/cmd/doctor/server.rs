@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Remedy if the API server does not respond.
-pub const REACHABLE: &str =
+pub(super) const REACHABLE: &str =
     "check that it runs, and that the address is right (--kubeconfig, --master)";
 
 /// Oldest Kubernetes version 1.x that all tests run on. [`NEWEST`] is the newest.
@@ -24,14 +24,14 @@ const OLDEST: u32 = 33;
 const NEWEST: u32 = 37;
 
 /// Longest accepted difference between this machine's clock and another one.
-pub const MAX_CLOCK_OFFSET: SignedDuration = SignedDuration::from_secs(5);
+pub(super) const MAX_CLOCK_OFFSET: SignedDuration = SignedDuration::from_secs(5);
 
 /// Maximum size of a response, in bytes. The API server sends a few hundred. Another server at the address may send data
 /// without end.
 const LARGEST: usize = 1 << 20;
 
 /// The response to `/version`, with its time by the local clock and by the API server's.
-pub struct Answer {
+pub(super) struct Answer {
     status: StatusCode,
     body: Vec<u8>,
     asked: Timestamp,
@@ -44,7 +44,7 @@ pub struct Answer {
 ///
 /// # Errors
 /// The reason if no response can be read.
-pub async fn ask(doctor: &Doctor) -> Result<Answer, String> {
+pub(super) async fn ask(doctor: &Doctor) -> Result<Answer, String> {
     let asked = doctor.host.now();
     let request = Request::get("/version").body(Body::empty());
     let request = request.map_err(|error| error.to_string())?;
@@ -76,7 +76,7 @@ pub async fn ask(doctor: &Doctor) -> Result<Answer, String> {
     })
 }
 
-pub fn version(address: &Uri, answer: &Result<Answer, String>) -> Verdict {
+pub(super) fn version(address: &Uri, answer: &Result<Answer, String>) -> Verdict {
     let address = address.to_string();
     let address = address.trim_end_matches('/');
     let answer = match answer {
@@ -110,7 +110,7 @@ pub fn version(address: &Uri, answer: &Result<Answer, String>) -> Verdict {
     }
 }
 
-pub fn clock(answer: &Result<Answer, String>) -> Verdict {
+pub(super) fn clock(answer: &Result<Answer, String>) -> Verdict {
     let Ok(answer) = answer else {
         return skipped("the API server does not answer");
     };

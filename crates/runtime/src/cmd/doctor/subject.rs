@@ -28,7 +28,7 @@ pub(super) struct Doctor {
 
 /// A served namespace, or the controller's own.
 #[derive(Clone)]
-pub struct Namespace {
+pub(super) struct Namespace {
     pub name: String,
     pub labels: Labels,
     pub annotations: BTreeMap<String, String>,
@@ -36,7 +36,7 @@ pub struct Namespace {
 
 /// Summary of the primary objects of this installation in one namespace.
 #[derive(Clone, Debug, Default)]
-pub struct Primaries {
+pub(super) struct Primaries {
     pub count: usize,
     /// Finalizers that have blocked a deletion for minutes, with the number of objects for each.
     pub finalizers: BTreeMap<String, usize>,
@@ -45,7 +45,7 @@ pub struct Primaries {
 }
 
 /// A webhook of a webhook configuration.
-pub struct Hook {
+pub(super) struct Hook {
     /// The names of the webhook and of its configuration.
     pub(super) id: String,
     pub(super) spec: Value,
@@ -59,7 +59,7 @@ pub struct Hook {
 impl Doctor {
     /// Returns the input for a program that reconciles these resource types. The API server has `objects`, each with a namespace, by
     /// plural. It ignores selectors.
-    pub fn for_tests(
+    pub(super) fn for_tests(
         config: Config,
         kinds: &[&'static crate::api::kind::Kind],
         objects: fn(&str) -> Vec<Value>,

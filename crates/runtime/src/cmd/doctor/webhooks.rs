@@ -103,7 +103,7 @@ async fn of_kind<K: Resource<DynamicType = ()>>(
 
 /// Why a webhook cannot be called.
 #[derive(Debug)]
-pub enum Down {
+pub(super) enum Down {
     /// The state of its Service.
     Service(String),
     NoCaBundle,
@@ -119,7 +119,7 @@ impl fmt::Display for Down {
 }
 
 /// Returns why a webhook cannot be called. `None` means that it can be called, or that this is unknown: URLs are not checked.
-pub async fn down(client: &Client, config: &Value) -> Option<Down> {
+pub(super) async fn down(client: &Client, config: &Value) -> Option<Down> {
     let service = config["service"].as_object()?;
     let [namespace, name] = ["namespace", "name"].map(|key| service.get(key).map_or("", text));
     let place = format!("its Service {namespace}/{name}");
@@ -183,7 +183,7 @@ fn written(
 }
 
 /// Checks the webhooks that match writes to the Lease and to the fencing record, if that exists.
-pub async fn on_lease(doctor: &Doctor) -> Verdict {
+pub(super) async fn on_lease(doctor: &Doctor) -> Verdict {
     match lease_findings(doctor).await {
         Ok(verdict) | Err(verdict) => verdict,
     }
@@ -276,7 +276,7 @@ fn on_renewals(hook: &Hook, judged: &Judged, renewal: Duration) -> Option<Verdic
 }
 
 /// Checks the webhooks that match the other writes.
-pub async fn on_writes(doctor: &Doctor) -> Verdict {
+pub(super) async fn on_writes(doctor: &Doctor) -> Verdict {
     match write_findings(doctor).await {
         Ok(verdict) | Err(verdict) => verdict,
     }
@@ -431,7 +431,7 @@ async fn versions(client: &Client, group: &str) -> Vec<String> {
 }
 
 /// Lists the policies that can reject or change a write. They run in the API server, so they are always available.
-pub async fn policies(doctor: &Doctor) -> Verdict {
+pub(super) async fn policies(doctor: &Doctor) -> Verdict {
     match policy_findings(doctor).await {
         Ok(verdict) | Err(verdict) => verdict,
     }

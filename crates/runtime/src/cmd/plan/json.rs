@@ -87,7 +87,7 @@ struct LimitLine<'a> {
 }
 
 /// Writes the line of an object, unless the object is up to date.
-pub fn object(out: &mut impl Write, object: &Object<'_>) -> io::Result<()> {
+pub(super) fn object(out: &mut impl Write, object: &Object<'_>) -> io::Result<()> {
     let (plan, key) = (&object.plan, object.key);
     let state = plan.state();
     if state == State::UpToDate {
@@ -106,7 +106,7 @@ pub fn object(out: &mut impl Write, object: &Object<'_>) -> io::Result<()> {
 }
 
 /// Writes the last line.
-pub fn summary(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
+pub(super) fn summary(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
     let (steps, objects) = (|verb| summary.steps(verb), |state| summary.objects(state));
     let limits = summary.limits.iter().map(|it| LimitLine {
         field: it.field,

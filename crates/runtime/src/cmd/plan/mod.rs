@@ -40,7 +40,7 @@ const LIMIT: Duration = Duration::from_mins(10);
 
 /// An error that prevents a complete plan.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(super) enum Error {
     #[error(transparent)]
     Run(#[from] run::Error),
     /// A line for each watch that has no complete list.
@@ -57,7 +57,7 @@ pub enum Error {
 
 /// Format of the plan on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub(super) enum Format {
     /// For people.
     Text,
     /// A JSON object in each line: for each object of the plan, and last the summary.
@@ -68,7 +68,7 @@ pub enum Format {
 ///
 /// # Errors
 /// See [`Error`].
-pub async fn plan(
+pub(super) async fn plan(
     app: &'static App,
     host: &Host,
     config: &Config,

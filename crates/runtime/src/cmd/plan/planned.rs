@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The plan of one reconciled object.
-pub struct Object<'a> {
+pub(super) struct Object<'a> {
     pub controller: &'static str,
     pub kind: &'static str,
     pub key: &'a Key,
@@ -22,7 +22,7 @@ pub struct Object<'a> {
 
 /// The state of a reconciled object. The first that applies counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub(crate) enum State {
     Failed,
     Blocked,
     Paused,
@@ -32,7 +32,7 @@ pub enum State {
 }
 
 impl DryRun {
-    pub fn state(&self) -> State {
+    pub(crate) fn state(&self) -> State {
         match self {
             _ if self.problems.iter().any(|it| !it.is_settled) => State::Failed,
             _ if !self.problems.is_empty() => State::Blocked,
@@ -45,7 +45,7 @@ impl DryRun {
 }
 
 impl State {
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Failed => "failed",
             Self::Blocked => "blocked",
@@ -59,7 +59,7 @@ impl State {
 
 /// Returns the changed fields of a step with a stored object. The store may not keep the fields of a stamp: those without an
 /// old value are left out.
-pub fn changed(step: &Step) -> Vec<Change> {
+pub(super) fn changed(step: &Step) -> Vec<Change> {
     match step.verb {
         "patch" => {
             let mut all = changes::of_patch(step.of, &step.body, &step.actual);
@@ -77,7 +77,7 @@ pub fn changed(step: &Step) -> Vec<Change> {
 
 /// Number of steps and objects of a plan.
 #[derive(Debug, Default)]
-pub struct Summary {
+pub(crate) struct Summary {
     /// By verb.
     steps: BTreeMap<&'static str, usize>,
     objects: BTreeMap<State, usize>,
@@ -86,7 +86,7 @@ pub struct Summary {
 
 /// Number of changes whose concurrency is limited.
 #[derive(Debug)]
-pub struct Limit {
+pub(crate) struct Limit {
     pub field: &'static str,
     pub setting: &'static str,
     /// The value of the setting.
@@ -96,24 +96,24 @@ pub struct Limit {
 
 impl Summary {
     /// Whether a step is needed.
-    pub fn has_steps(&self) -> bool {
+    pub(crate) fn has_steps(&self) -> bool {
         !self.steps.is_empty()
     }
 
     /// Whether the plan lacks the steps of an object.
-    pub fn is_incomplete(&self) -> bool {
+    pub(crate) fn is_incomplete(&self) -> bool {
         self.objects(State::Failed) > 0
     }
 
-    pub fn steps(&self, verb: &str) -> usize {
+    pub(crate) fn steps(&self, verb: &str) -> usize {
         self.steps.get(verb).copied().unwrap_or_default()
     }
 
-    pub fn objects(&self, state: State) -> usize {
+    pub(crate) fn objects(&self, state: State) -> usize {
         self.objects.get(&state).copied().unwrap_or_default()
     }
 
-    pub fn add(&mut self, plan: &DryRun, settings: &Settings) {
+    pub(crate) fn add(&mut self, plan: &DryRun, settings: &Settings) {
         *self.objects.entry(plan.state()).or_default() += 1;
         for step in &plan.steps {
             *self.steps.entry(step.verb).or_default() += 1;

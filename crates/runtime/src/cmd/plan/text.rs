@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Writes the block of an object. An object without a step and a problem has none.
-pub fn object(out: &mut impl Write, object: &Object<'_>) -> io::Result<()> {
+pub(super) fn object(out: &mut impl Write, object: &Object<'_>) -> io::Result<()> {
     let Object {
         kind, key, plan, ..
     } = object;
@@ -124,7 +124,7 @@ fn line(out: &mut impl Write, indent: &str, text: &str) -> io::Result<()> {
 }
 
 /// Writes the last lines.
-pub fn summary(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
+pub(super) fn summary(out: &mut impl Write, summary: &Summary) -> io::Result<()> {
     let of_steps = [
         ("update", "to update (status)"),
         ("outside", "outside the cluster"),

@@ -10,7 +10,7 @@ use super::{
     status_changes::BYPASSES,
 };
 
-pub type Key = u8;
+pub(super) type Key = u8;
 
 /// Backoff of the model: 5 ms, doubled up to 40 ms, and a bucket of three tokens, one every 10 ms.
 const INITIAL: u64 = 5;
@@ -25,17 +25,17 @@ const INTERVAL: u64 = 1000;
 /// Slow namespaces: duration of a slow attempt and memory after a success, in milliseconds, and the number of workers for them.
 /// The other namespaces have as many.
 const HUNG: u64 = 1000;
-pub const REMEMBERED: u64 = 60_000;
-pub const WORKERS: u32 = 3;
+pub(super) const REMEMBERED: u64 = 60_000;
+pub(super) const WORKERS: u32 = 3;
 
 /// Namespaces of three keys each.
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-pub fn namespace(key: Key) -> &'static str {
+pub(super) fn namespace(key: Key) -> &'static str {
     NAMES[usize::from(key / 3)]
 }
 
-pub fn backoff() -> crate::config::settings::Backoff {
+pub(super) fn backoff() -> crate::config::settings::Backoff {
     crate::config::settings::Backoff {
         initial: Duration::from_millis(INITIAL),
         max: Duration::from_millis(MAX),
@@ -65,10 +65,10 @@ struct Delayed {
 }
 
 /// A key that a worker gets, with its lane, its wait and its number of failures.
-pub type Got = (Key, Lane, Duration, u32);
+pub(super) type Got = (Key, Lane, Duration, u32);
 
 #[derive(Default)]
-pub struct Model {
+pub(super) struct Model {
     now: u64,
     /// In order of arrival in their lanes.
     waiting: Vec<Waiting>,
@@ -106,7 +106,7 @@ pub struct Model {
 }
 
 impl Model {
-    pub fn add(&mut self, key: Key, lane: Lane) {
+    pub(super) fn add(&mut self, key: Key, lane: Lane) {
         if self.down {
             return;
         }
@@ -146,13 +146,13 @@ impl Model {
         self.place(key, lane, since.unwrap_or(self.now));
     }
 
-    pub fn add_after(&mut self, key: Key, lane: Lane, delay: u64) {
+    pub(super) fn add_after(&mut self, key: Key, lane: Lane, delay: u64) {
         if !self.down {
             self.delay(key, lane, self.now + delay, None);
         }
     }
 
-    pub fn add_anew(&mut self, key: Key) {
+    pub(super) fn add_anew(&mut self, key: Key) {
         let is_after = |d: &Delayed| d.lane == Lane::Background && d.slot.is_none();
         let waits = |d: &Delayed| d.key == key && is_after(d) && d.least <= self.now;
         if !self.down && self.delayed.iter().any(waits) {
@@ -169,7 +169,7 @@ impl Model {
         );
     }
 
-    pub fn resync(&mut self, key: Key, longest: u64) {
+    pub(super) fn resync(&mut self, key: Key, longest: u64) {
         let now = self.now;
         let is_due = |d: &Delayed| d.since + longest <= now && d.least <= now;
         let is_retry = |d: &Delayed| d.lane == Lane::Retry && d.slot.is_some();
@@ -186,7 +186,7 @@ impl Model {
         self.delay(key, Lane::Background, slot, Some(slot));
     }
 
-    pub fn defer_to_retry(&mut self, key: Key) -> bool {
+    pub(super) fn defer_to_retry(&mut self, key: Key) -> bool {
         let failed = self.failed.iter_mut().find(|f| f.0 == key);
         failed.is_some_and(|failed| {
             failed.2 = true;
@@ -203,7 +203,7 @@ impl Model {
         self.failed.retain(|f| f.0 != key);
     }
 
-    pub fn get(&mut self) -> Option<Got> {
+    pub(super) fn get(&mut self) -> Option<Got> {
         let is_free = |taken: usize| taken < WORKERS as usize;
         let slow = is_free(self.slow_held.len()).then(|| self.line.first());
         let slow = slow.flatten().and_then(|name| self.next(Some(name)));
@@ -325,13 +325,13 @@ impl Model {
         self.note(key, false, hung.then_some(self.now + REMEMBERED));
     }
 
-    pub fn heartbeat(&mut self, key: Key) {
+    pub(super) fn heartbeat(&mut self, key: Key) {
         for held in self.held.iter_mut().filter(|h| h.0 == key) {
             held.2 = self.now;
         }
     }
 
-    pub fn release(&mut self, key: Key) {
+    pub(super) fn release(&mut self, key: Key) {
         self.held.retain(|h| h.0 != key);
         self.slow_held.retain(|h| *h != key);
         if let Some(i) = self.again.iter().position(|a| a.0 == key) {
@@ -354,14 +354,14 @@ impl Model {
         }
     }
 
-    pub fn forget(&mut self, key: Key) {
+    pub(super) fn forget(&mut self, key: Key) {
         self.add_deferred(key);
         self.failures.retain(|f| *f != key);
         self.quiet.retain(|f| *f != key);
         self.is_over(key);
     }
 
-    pub fn retry(&mut self, key: Key, least: u64) -> Duration {
+    pub(super) fn retry(&mut self, key: Key, least: u64) -> Duration {
         let before = count(&self.failures, key);
         self.failures.push(key);
         let failed = self.failed.iter().find(|f| f.0 == key);
@@ -372,7 +372,7 @@ impl Model {
         self.back_off(key, before, least)
     }
 
-    pub fn retry_quietly(&mut self, key: Key) -> Duration {
+    pub(super) fn retry_quietly(&mut self, key: Key) -> Duration {
         self.add_deferred(key);
         let before = count(&self.quiet, key);
         self.quiet.push(key);
@@ -408,7 +408,7 @@ impl Model {
         Duration::from_millis(delay)
     }
 
-    pub fn put_off(&mut self, key: Key, delay: u64) -> Duration {
+    pub(super) fn put_off(&mut self, key: Key, delay: u64) -> Duration {
         self.retries += 1;
         self.add_deferred(key);
         self.is_over(key);
@@ -419,7 +419,7 @@ impl Model {
         Duration::from_millis(delay)
     }
 
-    pub fn advance(&mut self, ms: u64) {
+    pub(super) fn advance(&mut self, ms: u64) {
         for _ in 0..ms {
             self.now += 1;
             self.missing = (self.missing - 1).max(0);
@@ -445,7 +445,7 @@ impl Model {
         }
     }
 
-    pub fn shut_down(&mut self) {
+    pub(super) fn shut_down(&mut self) {
         self.down = true;
         self.waiting.clear();
         self.again.clear();
@@ -455,7 +455,7 @@ impl Model {
         self.line.clear();
     }
 
-    pub fn stats(&self) -> Stats {
+    pub(super) fn stats(&self) -> Stats {
         let ago = |time| Duration::from_millis(self.now - time);
         let running = |held: &(Key, u64, u64)| ago(held.1);
         let mut failing = [&*self.failures, &*self.quiet].concat();

@@ -81,7 +81,7 @@ impl Reconciler for Jobs {
 pub(super) struct Traced(Arc<Mutex<Vec<String>>>);
 
 impl Traced {
-    pub fn begin() -> (Self, (DefaultGuard, Dispatch)) {
+    pub(super) fn begin() -> (Self, (DefaultGuard, Dispatch)) {
         let traced = Self::default();
         // With a single subscriber, a callsite that another thread reaches first would be disabled.
         let second = Dispatch::new(Registry::default());
@@ -90,7 +90,7 @@ impl Traced {
     }
 
     /// Returns whether an event or a span has all these texts.
-    pub fn has(&self, texts: &[&str]) -> bool {
+    pub(super) fn has(&self, texts: &[&str]) -> bool {
         let all = self.0.lock();
         all.iter()
             .any(|it| texts.iter().all(|text| it.contains(text)))
@@ -161,7 +161,7 @@ pub(super) struct Test {
 }
 
 impl Test {
-    pub fn new(prunes: bool) -> Arc<Self> {
+    pub(super) fn new(prunes: bool) -> Arc<Self> {
         let metadata = json!({ "name": "a", "namespace": "n", "uid": "u", "resourceVersion": "1", "generation": 1,
                                "annotations": {} });
         Arc::new(Self {
@@ -182,7 +182,7 @@ impl Test {
     }
 
     /// Changes the Source.
-    pub async fn name(&self, job: &str) {
+    pub(super) async fn name(&self, job: &str) {
         {
             let mut stored = self.source.lock();
             let version = &stored["metadata"]["resourceVersion"];
@@ -278,12 +278,12 @@ impl Test {
     }
 
     /// Starts a leader of the program to which `build` adds. The second value is the end of the program.
-    pub fn run_with(self: &Arc<Self>, build: impl FnOnce(&mut Builder)) -> (Running, Ended) {
+    pub(super) fn run_with(self: &Arc<Self>, build: impl FnOnce(&mut Builder)) -> (Running, Ended) {
         self.start(build, |_| {})
     }
 
     /// Starts a leader of a program that maps other objects to Jobs.
-    pub fn run_mapping<V: Cached>(
+    pub(super) fn run_mapping<V: Cached>(
         self: &Arc<Self>,
         map: impl Fn(&Key, &V) -> Vec<Key> + Send + Sync + 'static,
     ) -> (Running, Ended) {

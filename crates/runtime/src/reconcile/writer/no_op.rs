@@ -35,7 +35,7 @@ const OF_ONE: usize = 8;
 
 /// Requests without effect on the objects of one resource type. Only affected objects have entries.
 #[derive(Default)]
-pub struct NoOpWrites {
+pub(super) struct NoOpWrites {
     hasher: RandomState,
     entries: Mutex<Entries>,
     /// Lifetime of an entry; `None`: until something changes.
@@ -65,7 +65,7 @@ struct Entry {
 
 impl NoOpWrites {
     /// Returns an empty record whose entries expire after `lifetime`, because the API server may behave differently by then.
-    pub fn forgotten_after(lifetime: Duration) -> Self {
+    pub(super) fn forgotten_after(lifetime: Duration) -> Self {
         Self {
             lifetime: Some(lifetime),
             ..Self::default()
@@ -75,7 +75,7 @@ impl NoOpWrites {
     /// Records that the request `asked`, sent after this `list`, left the object `key` in the state `left` instead.
     ///
     /// Entries of objects that no longer exist are removed whenever the number of objects has doubled.
-    pub fn record(
+    pub(super) fn record(
         &self,
         key: &Key,
         asked: impl Hash,
@@ -116,7 +116,7 @@ impl NoOpWrites {
     /// Returns whether the request `asked` is known to have no effect on the object `key` in the state `left`. `list` is the
     /// latest list.
     #[must_use]
-    pub fn contains(&self, key: &Key, asked: impl Hash, left: impl Hash, list: u32) -> bool {
+    pub(super) fn contains(&self, key: &Key, asked: impl Hash, left: impl Hash, list: u32) -> bool {
         let asked = self.hasher.hash_one(asked);
         let is_it = |entry: &Entry| entry.asked == asked;
         self.known(key, left, list, is_it).is_some()
@@ -125,14 +125,14 @@ impl NoOpWrites {
     /// Returns whether a request is known to have no effect on the object `key` in the state `left`, but will be sent again
     /// even if the state stays the same.
     #[must_use]
-    pub fn has_passing(&self, key: &Key, left: impl Hash, list: u32) -> bool {
+    pub(super) fn has_passing(&self, key: &Key, left: impl Hash, list: u32) -> bool {
         let is_passing = |entry: &Entry| self.lifetime.is_some() || !entry.holds(list);
         self.known(key, left, list, is_passing).is_some()
     }
 
     /// Returns the age of a request, any request, that is known to have no effect on the object `key` in the state `left`.
     #[must_use]
-    pub fn age(&self, key: &Key, left: impl Hash, list: u32) -> Option<Duration> {
+    pub(super) fn age(&self, key: &Key, left: impl Hash, list: u32) -> Option<Duration> {
         let entry = self.known(key, left, list, |_| true)?;
         Some(entry.at.elapsed())
     }
@@ -157,12 +157,12 @@ impl NoOpWrites {
     }
 
     /// Removes all entries of an object.
-    pub fn forget_all(&self, key: &Key) {
+    pub(super) fn forget_all(&self, key: &Key) {
         self.entries.lock().by_key.remove(key);
     }
 
     /// Removes the entry of a request that now has its effect.
-    pub fn forget(&self, key: &Key, asked: impl Hash) {
+    pub(super) fn forget(&self, key: &Key, asked: impl Hash) {
         let mut entries = self.entries.lock();
         if let Some(of_one) = entries.by_key.get_mut(key) {
             let asked = self.hasher.hash_one(asked);

@@ -69,7 +69,7 @@ pub(super) struct Unwritten {
 }
 
 impl Backlog {
-    pub fn new(drops: Arc<DroppedEvents>) -> Self {
+    pub(super) fn new(drops: Arc<DroppedEvents>) -> Self {
         Self {
             state: Mutex::default(),
             changed: Notify::new(),
@@ -78,7 +78,7 @@ impl Backlog {
     }
 
     /// Queues the event if its namespace has a backlog, or drops it if the backlog is full. Otherwise returns the event.
-    pub fn push_if_blocked(&self, queued: Queued) -> Option<Queued> {
+    pub(super) fn push_if_blocked(&self, queued: Queued) -> Option<Queued> {
         let mut state = self.state.lock();
         let full = state.count >= CAPACITY;
         let Some(namespace) = state.namespaces.get_mut(queued.namespace()) else {
@@ -96,7 +96,7 @@ impl Backlog {
 
     /// Queues an event whose first attempt, begun at `since`, failed. Its namespace may have a backlog already if first
     /// attempts ran in parallel.
-    pub fn put(&self, queued: Queued, since: Instant, failure: &Unwritten) {
+    pub(super) fn put(&self, queued: Queued, since: Instant, failure: &Unwritten) {
         let mut state = self.state.lock();
         if state.count >= CAPACITY {
             drop(state);
@@ -127,28 +127,28 @@ impl Backlog {
     }
 
     /// Marks the backlog as complete: no more events will be added.
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.state.lock().closed = true;
         self.changed.notify_one();
     }
 
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.state.lock().count
     }
 
     /// Whether the backlog is closed and empty.
-    pub fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         let state = self.state.lock();
         state.closed && state.namespaces.is_empty()
     }
 
     /// Waits until an event is added or the backlog is closed.
-    pub async fn changed(&self) {
+    pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }
 
     /// Returns the namespace whose first event is attempted next, and the time of that attempt.
-    pub fn next(&self) -> Option<(Box<str>, Instant)> {
+    pub(super) fn next(&self) -> Option<(Box<str>, Instant)> {
         let (state, now) = (self.state.lock(), Instant::now());
         let namespaces = state.namespaces.iter();
         let next = namespaces
@@ -157,7 +157,7 @@ impl Backlog {
     }
 
     /// Removes the first event of a namespace. The namespace keeps its backlog, even if this was the last event.
-    pub fn take_first(&self, namespace: &str) -> Option<Queued> {
+    pub(super) fn take_first(&self, namespace: &str) -> Option<Queued> {
         let mut state = self.state.lock();
         let queued = state.namespaces.get_mut(namespace)?.events.pop_front()?;
         state.count -= 1;
@@ -168,7 +168,13 @@ impl Backlog {
     /// front, or is dropped after [`WRITE_TIMEOUT`]. A namespace without further events leaves the backlog.
     ///
     /// `took` is the delay that the attempt caused for the other namespaces.
-    pub fn tried(&self, name: &str, queued: Queued, result: Result<(), Unwritten>, took: Duration) {
+    pub(super) fn tried(
+        &self,
+        name: &str,
+        queued: Queued,
+        result: Result<(), Unwritten>,
+        took: Duration,
+    ) {
         let now = Instant::now();
         let mut overdue = None;
         let mut state = self.state.lock();

@@ -52,7 +52,7 @@ pub(super) struct Client {
 
 impl Client {
     /// Creates a client, without a connection yet. Must be called within a Tokio runtime.
-    pub fn new(
+    pub(super) fn new(
         signal: Signal,
         connection: &Connection,
         headers: HeaderMap,

@@ -45,7 +45,7 @@ impl Exporters {
     ///
     /// # Errors
     /// See [`Error`].
-    pub fn new(env: &Env, configured: &Telemetry) -> Result<Self, Error> {
+    pub(super) fn new(env: &Env, configured: &Telemetry) -> Result<Self, Error> {
         let mut exporters = Self::default();
         let targets = targets(env, configured)?;
         if targets.is_empty() {

@@ -1,4 +1,4 @@
-//! The instruments, with the names that dashboards use ([`table`]).
+//! The instruments, with the names that dashboards use ([`SECTIONS`]).
 //!
 //! The instruments of the SDK serve both `/metrics` and OTLP. The text formats are written in `exposition.rs`:
 //! `opentelemetry-prometheus` cannot write `OpenMetrics`, and the SDK keeps no exemplars. The SDK reports a histogram only
@@ -8,7 +8,7 @@ mod exposition;
 #[cfg(feature = "operator")]
 mod process;
 pub(crate) mod requests;
-pub mod table;
+pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 pub(crate) mod timer;
@@ -42,11 +42,10 @@ use tokio::runtime::Handle;
 use super::{export::again::Again, log::stderr};
 use crate::config::{app::App, build_info};
 
-pub use self::timer::{Timer, number};
-use self::{
-    exposition::Format,
-    table::{Kind, Metric},
-    timer::BOUNDS,
+use self::{exposition::Format, timer::BOUNDS};
+pub use self::{
+    table::{Kind, Metric, SECTIONS},
+    timer::{Timer, number},
 };
 
 /// Counters of the SDK for items that have left the queues before the export.
@@ -71,8 +70,10 @@ struct Shared {
 }
 
 impl Metrics {
-    /// Creates the instruments and their provider. A scrape and the export by `otlp` read the same instruments.
+    /// Creates the instruments and their provider. A scrape and the export by `otlp` read the same instruments. For
+    /// `crate::internals`.
     #[cfg(feature = "operator")]
+    #[doc(hidden)]
     #[must_use]
     pub fn new(
         app: &'static App,
@@ -249,7 +250,7 @@ impl Metrics {
 }
 
 impl Metrics {
-    /// Creates instruments that are not exported.
+    /// Creates instruments that are not exported. [`scrape`](Self::scrape) reads them, for an HTTP server of your own.
     #[must_use]
     pub fn disconnected(app: &'static App) -> Self {
         let resource = Resource::builder_empty().build();

@@ -6,11 +6,11 @@ use k8s_openapi::api::coordination::v1::LeaseSpec;
 use crate::{api::failure::brief, cmd::doctor::server::MAX_CLOCK_OFFSET};
 
 /// The label of all objects in `deploy/`. Its value is the application's name.
-pub const LABEL: &str = "app.kubernetes.io/name";
+pub(crate) const LABEL: &str = "app.kubernetes.io/name";
 
 /// Another installation.
 #[derive(Debug)]
-pub struct Other {
+pub(super) struct Other {
     /// The leader's identity, while its Lease has not expired.
     pub holder: Option<String>,
     /// The setting `installation`, and the served namespaces; empty: all. Or why they are unknown.
@@ -28,11 +28,11 @@ impl Default for Other {
 }
 
 /// The namespace and the name of a Lease. Without an election, the name is empty.
-pub type Election = (String, String);
+pub(super) type Election = (String, String);
 
 /// Returns the holder of a Lease that has not expired. The accepted clock offset adds to its
 /// duration.
-pub fn held(lease: &LeaseSpec, now: Timestamp) -> Option<String> {
+pub(super) fn held(lease: &LeaseSpec, now: Timestamp) -> Option<String> {
     let holder = lease
         .holder_identity
         .as_deref()

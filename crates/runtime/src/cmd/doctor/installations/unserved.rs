@@ -26,7 +26,7 @@ use crate::{
 type Counts = BTreeMap<String, usize>;
 
 /// Returns a warning for each reconciled type and each installation with such objects in the served namespaces.
-pub async fn unserved(doctor: &Doctor, others: &BTreeMap<Election, Other>) -> Vec<Verdict> {
+pub(super) async fn unserved(doctor: &Doctor, others: &BTreeMap<Election, Other>) -> Vec<Verdict> {
     let mut found = Vec::new();
     for controller in &doctor.needs.controllers {
         for (name, counts) in of_others(doctor, controller.primary).await {

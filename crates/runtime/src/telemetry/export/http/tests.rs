@@ -32,8 +32,8 @@ use super::*;
 use crate::{
     config::{app::tests::APP, protocol::Protocol, settings::Telemetry},
     telemetry::{
-        Metrics,
         export::{Exporters, connection::MAX_IDLE, env::Env, outage},
+        metrics::Metrics,
     },
 };
 
