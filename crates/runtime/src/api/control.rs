@@ -48,7 +48,11 @@ pub(crate) fn other_installation(
 impl Control {
     /// Returns the control by the annotations of this group. `None` if there is none. Only a reconciled object can be paused or
     /// requested.
-    pub fn of(group: &str, annotations: Vec<Annotation>, is_reconciled: bool) -> Option<Self> {
+    pub(crate) fn of(
+        group: &str,
+        annotations: Vec<Annotation>,
+        is_reconciled: bool,
+    ) -> Option<Self> {
         let mut control = Self::default();
         for (name, value) in annotations {
             match name.strip_prefix(group) {
@@ -62,7 +66,7 @@ impl Control {
     }
 
     /// Returns whether both control the reconciles alike.
-    pub fn is_same_for_reconciles(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_for_reconciles(&self, other: &Self) -> bool {
         (self.is_paused, &self.requested_at) == (other.is_paused, &other.requested_at)
     }
 

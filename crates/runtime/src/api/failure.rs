@@ -72,7 +72,7 @@ pub(crate) fn is_hidden(c: char) -> bool {
 
 /// Returns the innermost error, which is the most specific: "Connection refused", "certificate has expired", …
 #[must_use]
-pub fn root_cause(error: &dyn Error) -> String {
+pub(crate) fn root_cause(error: &dyn Error) -> String {
     let mut cause = error;
     while let Some(source) = cause.source() {
         cause = source;
@@ -82,7 +82,7 @@ pub fn root_cause(error: &dyn Error) -> String {
 
 /// Returns the error and all its causes, for a library with unspecific outermost errors ("transport error").
 #[must_use]
-pub fn with_causes(error: &dyn Error) -> String {
+pub(crate) fn with_causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut error = error;
     while let Some(cause) = error.source() {

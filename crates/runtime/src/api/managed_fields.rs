@@ -22,7 +22,7 @@ const TYPE: [&str; 2] = ["apiVersion", "kind"];
 const CONVERTED: [&str; 2] = ["labels", "annotations"];
 
 /// Returns whether an entry has another version than `api_version`.
-pub fn is_former(entry: &ManagedFieldsEntry, api_version: &str) -> bool {
+pub(crate) fn is_former(entry: &ManagedFieldsEntry, api_version: &str) -> bool {
     entry.api_version.as_deref() != Some(api_version)
 }
 
@@ -36,7 +36,7 @@ pub fn is_former(entry: &ManagedFieldsEntry, api_version: &str) -> bool {
 /// Entries of one manager become one entry. An entry without fields is left out. If all are without fields, the fields with the
 /// value of a missing field are kept: an object without entries would belong to the manager `before-first-apply`, and the next
 /// server-side apply would fail with a conflict (`skipnonapplied.go` of apimachinery).
-pub fn rewritten(definition: &Definition, object: &Value) -> Vec<ManagedFieldsEntry> {
+pub(crate) fn rewritten(definition: &Definition, object: &Value) -> Vec<ManagedFieldsEntry> {
     let all = entries(definition, object, false);
     if all.is_empty() {
         return entries(definition, object, true);

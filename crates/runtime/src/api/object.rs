@@ -239,14 +239,14 @@ pub(crate) struct Incoming<V>(pub Result<Object<V>, (Meta, Panicked)>);
 
 impl<V: Cached> Incoming<V> {
     /// `metadata.resourceVersion`.
-    pub fn resource_version(&self) -> &str {
+    pub(crate) fn resource_version(&self) -> &str {
         match &self.0 {
             Ok(object) => object.meta.resource_version.as_deref().unwrap_or_default(),
             Err((meta, _)) => &meta.resource_version,
         }
     }
 
-    pub fn key_and_version(&self) -> (Key, u64) {
+    pub(crate) fn key_and_version(&self) -> (Key, u64) {
         match &self.0 {
             Ok(object) => (object.key.clone(), object.version),
             Err((meta, _)) => meta.key_and_version(),

@@ -12,7 +12,7 @@ use crate::api::kind::Kind;
 
 /// A panic in the code of a resource type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Panicked {
+pub(crate) struct Panicked {
     /// Kind of the object.
     pub kind: &'static str,
     /// Method that panicked.
@@ -33,7 +33,7 @@ impl fmt::Display for Panicked {
 ///
 /// # Errors
 /// [`Panicked`] if it panicked. The panic message and its place in the code are already logged.
-pub fn catch<T>(
+pub(crate) fn catch<T>(
     kind: &Kind,
     method: &'static str,
     call: impl FnOnce() -> T,

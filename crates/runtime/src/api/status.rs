@@ -34,7 +34,7 @@ pub(crate) fn lacks_right(message: &str) -> bool {
 }
 
 /// Returns the `Retry-After` of a response with 429 or 503, at most 30 s.
-pub fn retry_after(error: &kube::Error) -> Option<Duration> {
+pub(crate) fn retry_after(error: &kube::Error) -> Option<Duration> {
     let kube::Error::Api(status) = error else {
         return None;
     };

@@ -139,7 +139,7 @@ impl State {
 type Read<V> = (Key, Known, Result<Incoming<V>, Error>);
 
 impl<V: Cached> Contents<V> {
-    pub fn new(namespaces: &[Option<String>], store: &Arc<Store<V>>) -> Self {
+    pub(crate) fn new(namespaces: &[Option<String>], store: &Arc<Store<V>>) -> Self {
         let scope = |namespace| Scope {
             namespace,
             state: Mutex::default(),
@@ -153,7 +153,7 @@ impl<V: Cached> Contents<V> {
     }
 
     /// Adds a store whose objects reference these objects.
-    pub fn add(&self, referrers: Arc<dyn Referrers>, refusals: Arc<Refusals>) {
+    pub(crate) fn add(&self, referrers: Arc<dyn Referrers>, refusals: Arc<Refusals>) {
         self.referrers.lock().push((referrers, refusals));
     }
 
@@ -174,7 +174,7 @@ impl<V: Cached> Contents<V> {
     }
 
     /// Whether the object exists, the object `from` may read it, and its content has not been read yet.
-    pub fn is_awaited(&self, from: &Key, key: &Key) -> bool {
+    pub(crate) fn is_awaited(&self, from: &Key, key: &Key) -> bool {
         self.scope(key).is_some_and(|scope| {
             let state = self.scopes[scope].state.lock();
             let known = state.known.get(key);
@@ -184,7 +184,7 @@ impl<V: Cached> Contents<V> {
     }
 
     /// Records that a reference to this object has appeared or disappeared.
-    pub fn references_changed(&self, key: &Key) {
+    pub(crate) fn references_changed(&self, key: &Key) {
         let Some(scope) = self.scope(key) else {
             return;
         };
@@ -202,7 +202,7 @@ impl<V: Cached> Contents<V> {
     }
 
     /// Reads the contents of one scope, until cancelled.
-    pub async fn read(
+    pub(crate) async fn read(
         &self,
         shared: &Arc<ClientContext>,
         status: Status,

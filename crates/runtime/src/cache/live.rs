@@ -83,7 +83,7 @@ struct Counts {
 }
 
 impl<V: Cached> LiveReads<V> {
-    pub fn new(shared: &Arc<ClientContext>, owners: &Owners, metrics: &Metrics) -> Self {
+    pub(crate) fn new(shared: &Arc<ClientContext>, owners: &Owners, metrics: &Metrics) -> Self {
         let count = |result| {
             let labels = [
                 KeyValue::new("kind", V::KIND.kind),
@@ -107,14 +107,14 @@ impl<V: Cached> LiveReads<V> {
     }
 
     /// Returns the last result, unless its request was sent longer than `max_age` ago.
-    pub fn get(&self, key: &Key, max_age: Duration) -> Option<Found<V>> {
+    pub(crate) fn get(&self, key: &Key, max_age: Duration) -> Option<Found<V>> {
         let results = self.results.lock();
         let known = results.get(key).filter(|it| it.sent.elapsed() <= max_age);
         known.map(|it| it.object.clone())
     }
 
     /// Reads an object. Concurrent reads of it are one request.
-    pub fn read(self: &Arc<Self>, key: &Key) -> Reading<V> {
+    pub(crate) fn read(self: &Arc<Self>, key: &Key) -> Reading<V> {
         let mut running = self.running.lock();
         // A read that no reconcile awaits any more makes no progress.
         running.retain(|_, it| it.begun.elapsed() < READ_TIMEOUT);
@@ -185,7 +185,7 @@ impl<V: Cached> LiveReads<V> {
         }
     }
 
-    pub fn keep(&self, key: &Key, sent: Instant, object: Found<V>) {
+    pub(crate) fn keep(&self, key: &Key, sent: Instant, object: Found<V>) {
         let mut results = self.results.lock();
         if results.len() >= CAPACITY && !results.contains_key(key) {
             self.is_full.call_once(|| {

@@ -1,11 +1,11 @@
 //! Local copies of the watched objects, and the readiness of each namespace.
 
 pub(crate) mod contents;
-pub mod index;
+pub(crate) mod index;
 pub(crate) mod live;
 mod outage;
 pub(crate) mod presence;
 pub(crate) mod readiness;
-pub mod store;
+pub(crate) mod store;
 pub(crate) mod target;
 pub(crate) mod watch;

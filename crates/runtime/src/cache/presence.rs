@@ -43,7 +43,7 @@ pub(crate) struct Presence {
 }
 
 impl Presence {
-    pub fn new(kind: Kind) -> Self {
+    pub(crate) fn new(kind: Kind) -> Self {
         Self {
             kind,
             changes: channel::Sender::new(0),
@@ -51,12 +51,12 @@ impl Presence {
     }
 
     /// Returns the name of the CRD, if a CRD may define the type.
-    pub fn definition(&self) -> Option<String> {
+    pub(crate) fn definition(&self) -> Option<String> {
         (!self.kind.is_built_in()).then(|| definition_of(&self.kind))
     }
 
     /// Returns the state of the watch of one scope. `appeared` is called after each first list of the installed type.
-    pub fn of_scope(&self, appeared: impl Fn() + Send + Sync + 'static) -> Attempts {
+    pub(crate) fn of_scope(&self, appeared: impl Fn() + Send + Sync + 'static) -> Attempts {
         Attempts {
             name: definition_of(&self.kind),
             changes: self.changes.subscribe(),
@@ -69,7 +69,7 @@ impl Presence {
 
     /// Watches the CRD, until cancelled. Only a change matters, so there is no list: a watch without a version begins with the
     /// current object.
-    pub async fn watch_definition(
+    pub(crate) async fn watch_definition(
         self: Arc<Self>,
         shared: Arc<ClientContext>,
         heartbeat: Heartbeat,
@@ -170,7 +170,7 @@ pub(crate) struct Attempts {
 
 impl Attempts {
     /// Records a complete list. If the type has appeared, the objects that may use it are reconciled.
-    pub fn listed(&mut self) {
+    pub(crate) fn listed(&mut self) {
         self.pauses.reset();
         self.is_noted = false;
         if !std::mem::replace(&mut self.is_listed, true) {
@@ -180,7 +180,7 @@ impl Attempts {
     }
 
     /// Records that the API server does not serve the type. Returns the text for users.
-    pub fn is_absent(&mut self) -> String {
+    pub(crate) fn is_absent(&mut self) -> String {
         self.is_listed = false;
         let name = &self.name;
         if !std::mem::replace(&mut self.is_noted, true) {
@@ -191,7 +191,7 @@ impl Attempts {
 
     /// Waits until the next attempt: for the backoff or `asked` (`Retry-After`), but not long after a change of the CRD. Until
     /// the API server serves a new CRD, the backoff begins again.
-    pub async fn pause(&mut self, host: &Host, heartbeat: &Heartbeat, asked: Duration) {
+    pub(crate) async fn pause(&mut self, host: &Host, heartbeat: &Heartbeat, asked: Duration) {
         if self.changes.has_changed().unwrap_or(false) {
             self.changes.mark_unchanged();
             self.pauses.reset();

@@ -67,7 +67,7 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    pub fn new(group: &'static str) -> Self {
+    pub(crate) fn new(group: &'static str) -> Self {
         Self {
             group,
             ..Self::default()
@@ -75,7 +75,7 @@ impl Owners {
     }
 
     /// Serves the objects of this installation. Empty: the default installation.
-    pub fn of_installation(self, name: &str) -> Self {
+    pub(crate) fn of_installation(self, name: &str) -> Self {
         Self {
             installation: name.into(),
             ..self
@@ -83,7 +83,7 @@ impl Owners {
     }
 
     /// Adds a reconciled resource type, before any watch starts.
-    pub fn add<V: Cached>(&self) {
+    pub(crate) fn add<V: Cached>(&self) {
         self.kinds.write().push(kind_of::<V>());
     }
 
@@ -119,7 +119,7 @@ impl Owners {
     }
 
     /// Returns an object as a store keeps it.
-    pub fn snapshot<V: Cached>(&self, object: Object<V>) -> (Key, Snapshot<V>) {
+    pub(crate) fn snapshot<V: Cached>(&self, object: Object<V>) -> (Key, Snapshot<V>) {
         let owner = object.owner;
         let owner = owner.and_then(|reference| self.of(&object.key, reference));
         let snapshot = Snapshot {
@@ -283,7 +283,7 @@ impl<V> Deref for Snapshot<V> {
 
 /// Effect of a change of one object on the store.
 #[derive(Debug, PartialEq)]
-pub struct Change<V> {
+pub(crate) struct Change<V> {
     /// The object.
     pub key: Key,
     /// Previous object. `None`: it was added.
@@ -301,7 +301,7 @@ pub struct Change<V> {
 impl<V> Change<V> {
     /// Returns whether the object `from`, which refers to the changed object, may learn of the change. Otherwise, the changes of an
     /// object without a grant would be visible by the delays that they cause.
-    pub fn may_be_seen_by(&self, from: &Key) -> bool {
+    pub(crate) fn may_be_seen_by(&self, from: &Key) -> bool {
         let mut objects = [&self.old, &self.new].into_iter().flatten();
         objects.any(|it| it.may_be_read_by(from, &self.key))
             || may_read(from, &self.key, self.awaited.as_deref())
@@ -314,7 +314,7 @@ pub(crate) struct ListEpoch(u32);
 
 impl ListEpoch {
     /// Returns which list of the scope this epoch belongs to, counted from 1: the list in progress, or the last one.
-    pub fn list(self) -> u32 {
+    pub(crate) fn list(self) -> u32 {
         list(self.0)
     }
 }

@@ -17,7 +17,7 @@ pub(crate) struct ClientContext {
 
 impl ClientContext {
     /// Returns the API for the object of this key.
-    pub fn api<K>(&self, key: &Key) -> Api<K>
+    pub(crate) fn api<K>(&self, key: &Key) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = DynamicResourceScope>,
     {

@@ -98,7 +98,7 @@ impl Exec {
     ///
     /// # Errors
     /// Fails if the plugin cannot be run or prints no valid credentials.
-    pub async fn start(
+    pub(crate) async fn start(
         config: ExecConfig,
         host: &Host,
         identity: Arc<Identity>,
@@ -125,7 +125,7 @@ impl Exec {
     }
 
     /// Returns the token, if any, and the generation of the credentials. Waits for a new run if the credentials are unusable.
-    pub async fn token(self: &Arc<Self>) -> (Option<HeaderValue>, u64) {
+    pub(crate) async fn token(self: &Arc<Self>) -> (Option<HeaderValue>, u64) {
         if let Some(run) = self.run_if_due() {
             run.await;
         }
@@ -166,7 +166,7 @@ impl Exec {
     }
 
     /// Records whether the API server accepted the credentials of this generation.
-    pub fn observe(&self, is_refused: bool, generation: u64) {
+    pub(crate) fn observe(&self, is_refused: bool, generation: u64) {
         let mut state = self.state.lock();
         if state.generation == generation {
             state.refused = is_refused;

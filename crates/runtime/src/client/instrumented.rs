@@ -28,7 +28,7 @@ use crate::{
 
 /// Layer that creates the spans of one client.
 #[derive(Clone, Debug)]
-pub struct RequestLayer {
+pub(crate) struct RequestLayer {
     host: Arc<str>,
     port: u16,
     /// Prefix of a request's path: scheme, host, port and optional path.
@@ -41,7 +41,7 @@ pub struct RequestLayer {
 
 /// Cause of a request without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FailedBy {
+pub(crate) enum FailedBy {
     /// A layer of the client rejected the request. It was never sent.
     Layer(&'static str),
     /// The request timed out.
@@ -64,7 +64,11 @@ impl RequestLayer {
     /// Creates the layer for a client of the API server at `server`. Requests are counted in `metrics`. `failed_by` classifies
     /// the errors of the layers below.
     #[must_use]
-    pub fn new(server: &Uri, metrics: &Metrics, failed_by: fn(&BoxError) -> FailedBy) -> Self {
+    pub(crate) fn new(
+        server: &Uri,
+        metrics: &Metrics,
+        failed_by: fn(&BoxError) -> FailedBy,
+    ) -> Self {
         let default = if server.scheme_str() == Some("http") {
             80
         } else {

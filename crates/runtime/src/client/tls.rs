@@ -214,7 +214,7 @@ struct State {
 
 impl Identity {
     /// Moves the client certificate out of the kubeconfig's user, if there is one.
-    pub fn take(auth: &mut AuthInfo) -> Result<Self, Error> {
+    pub(crate) fn take(auth: &mut AuthInfo) -> Result<Self, Error> {
         // kube exposes its secrets only through serialization.
         let secrets = serde_json::to_value(&*auth).unwrap_or_default();
         let data = |name: &str| {
@@ -270,12 +270,12 @@ impl Identity {
         })
     }
 
-    pub fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.state.lock().key.is_some()
     }
 
     /// Uses `key` on new connections from now on.
-    pub fn set(&self, key: Option<Arc<CertifiedKey>>) {
+    pub(crate) fn set(&self, key: Option<Arc<CertifiedKey>>) {
         let mut state = self.state.lock();
         let certificates =
             |key: &Option<Arc<CertifiedKey>>| key.as_ref().map(|key| key.cert.clone());
@@ -286,7 +286,7 @@ impl Identity {
     }
 
     /// Returns the number of changes. Reloads the files if the last read is more than a minute old.
-    pub fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         let due = self.state.lock().read.elapsed() >= PERIOD;
         if let Some((certificate, key)) = self.files.as_ref().filter(|_| due) {
             self.state.lock().read = Instant::now();
@@ -311,7 +311,7 @@ impl Identity {
     }
 
     /// Records that the API server rejected the certificate. The next request reloads the files.
-    pub fn refused(&self) {
+    pub(crate) fn refused(&self) {
         let mut state = self.state.lock();
         state.read = state.read.checked_sub(PERIOD).unwrap_or(state.read);
     }

@@ -48,7 +48,7 @@ impl Logged {
 
 impl Warnings {
     /// Logs the new warnings of a response about `object`.
-    pub fn log<B>(&self, object: &str, response: &Response<B>) {
+    pub(crate) fn log<B>(&self, object: &str, response: &Response<B>) {
         for header in response.headers().get_all(WARNING) {
             let header = String::from_utf8_lossy(header.as_bytes());
             for text in texts(&header) {

@@ -1,9 +1,9 @@
 //! Entry points: the command line, the order of start and stop, `convert`, `doctor`, `migrate`, `plan` and the generated manifests.
 
 mod access;
-pub mod cli;
+pub(crate) mod cli;
 mod convert;
 pub(crate) mod doctor;
 mod migrate;
 mod plan;
-pub mod run;
+pub(crate) mod run;

@@ -13,7 +13,7 @@ pub(crate) struct Backoff(ExponentialBackoff);
 
 impl Backoff {
     /// Creates a backoff whose first delay is `first`.
-    pub fn new(first: Duration, max: Duration) -> Self {
+    pub(crate) fn new(first: Duration, max: Duration) -> Self {
         Self(ExponentialBackoff {
             current_interval: first,
             initial_interval: first,
@@ -26,12 +26,12 @@ impl Backoff {
     }
 
     /// Returns the delay before the next attempt.
-    pub fn delay(&self) -> Duration {
+    pub(crate) fn delay(&self) -> Duration {
         self.0.current_interval
     }
 
     /// Returns the delay before the next attempt, and doubles the delay after it.
-    pub fn advance(&mut self) -> Duration {
+    pub(crate) fn advance(&mut self) -> Duration {
         let delay = self.delay();
         // Its result is a random value, up to a nanosecond off.
         self.0.next_backoff();
@@ -39,7 +39,7 @@ impl Backoff {
     }
 
     /// Returns to the first delay.
-    pub fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.0.reset();
     }
 }
@@ -48,7 +48,7 @@ impl Backoff {
 pub(crate) struct Delays(Vec<Duration>);
 
 impl Delays {
-    pub fn new(first: Duration, max: Duration) -> Self {
+    pub(crate) fn new(first: Duration, max: Duration) -> Self {
         let mut backoff = Backoff::new(first, max);
         let mut longest = None;
         let growing = iter::repeat_with(|| backoff.advance().min(max));
@@ -62,7 +62,7 @@ impl Delays {
     }
 
     /// Returns the delay after one more failure than `failures`.
-    pub fn after(&self, failures: u32) -> Duration {
+    pub(crate) fn after(&self, failures: u32) -> Duration {
         let index = usize::try_from(failures).unwrap_or(usize::MAX);
         self.0
             .get(index)

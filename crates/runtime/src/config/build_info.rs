@@ -12,7 +12,7 @@ static STAMP: &str = "built by the runtime from commit ?????????????????????????
 /// Returns the commit of the build, with the suffix `-dirty` if there were more changes. `None` if the build did not specify
 /// it.
 #[must_use]
-pub fn commit() -> Option<&'static str> {
+pub(crate) fn commit() -> Option<&'static str> {
     // Read at run time: the compiler must not assume the placeholder.
     let commit = black_box(STAMP).strip_prefix(LABEL)?;
     (!commit.starts_with('?')).then_some(commit)

@@ -101,7 +101,7 @@ pub(crate) struct Connections {
 
 impl Connections {
     /// Limits for a process that may open `limit` descriptors.
-    pub fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
             open: Arc::new(Semaphore::new(connections(limit))),
             opening: Arc::new(Semaphore::new(OPENING)),

@@ -89,7 +89,7 @@ impl Host {
 
     /// Returns a random number, uniformly distributed between 0 and 1.
     #[must_use]
-    pub fn random_ratio(&self) -> f64 {
+    pub(crate) fn random_ratio(&self) -> f64 {
         // The lower half: in the upper half, the variant of a UUID is fixed.
         let random = u32::try_from((self.random)() & u64::from(u32::MAX)).unwrap_or_default();
         f64::from(random) / f64::from(u32::MAX)
@@ -98,13 +98,13 @@ impl Host {
     /// Returns `time` with a jitter of at most this ratio. So replicas that lost the same API server do not reconnect at the
     /// same instant.
     #[must_use]
-    pub fn jitter(&self, time: Duration, ratio: f64) -> Duration {
+    pub(crate) fn jitter(&self, time: Duration, ratio: f64) -> Duration {
         time.mul_f64(1.0 - ratio + 2.0 * ratio * self.random_ratio())
     }
 
     /// Returns a random UUID.
     #[must_use]
-    pub fn uuid(&self) -> Uuid {
+    pub(crate) fn uuid(&self) -> Uuid {
         let bytes = [(self.random)(), (self.random)()].map(u64::to_le_bytes);
         uuid::Builder::from_random_bytes(std::array::from_fn(|i| bytes[i / 8][i % 8])).into_uuid()
     }

@@ -43,7 +43,7 @@ impl Rule {
     /// Converts text from a flag or the environment to the type in the file. Text that cannot be converted stays text, which
     /// [`Rule::allows`] rejects.
     #[must_use]
-    pub fn value(&self, text: &str) -> Value {
+    pub(crate) fn value(&self, text: &str) -> Value {
         match self {
             Self::Bool => text.parse::<bool>().map_or(Value::from(text), Value::from),
             Self::Whole(..) | Self::Number(..) => {
@@ -74,7 +74,7 @@ impl Rule {
 
     /// Returns whether the value satisfies the rule.
     #[must_use]
-    pub fn allows(&self, value: &Value) -> bool {
+    pub(crate) fn allows(&self, value: &Value) -> bool {
         let text = |check: &dyn Fn(&str) -> bool| value.as_str().is_some_and(check);
         match self {
             Self::Bool => value.to_bool().is_some(),
@@ -104,7 +104,7 @@ impl Rule {
 
     /// Returns whether errors and logs must hide a value: a secret, or an address that may contain credentials.
     #[must_use]
-    pub fn hides(&self, text: &str) -> bool {
+    pub(crate) fn hides(&self, text: &str) -> bool {
         match self {
             Self::Secret(..) => true,
             Self::Address => text.contains(CREDENTIALS),

@@ -68,7 +68,7 @@ pub(crate) struct Roots {
 
 impl Roots {
     /// Skips certificates that cannot be read, as Go does. Returns `None` if none can be read.
-    pub fn new(all: Vec<CertificateDer<'static>>) -> Option<Self> {
+    pub(crate) fn new(all: Vec<CertificateDer<'static>>) -> Option<Self> {
         let mut store = RootCertStore::empty();
         let (_, unreadable) = store.add_parsable_certificates(all.iter().cloned());
         let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider());
@@ -259,7 +259,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// A certificate of X.509 version 1 and its key. rcgen cannot create version 1.
-    pub const VERSION_1: [&str; 2] = [
+    pub(crate) const VERSION_1: [&str; 2] = [
         "-----BEGIN CERTIFICATE-----\n\
          MIIBHTCBxQIUOWEhHNSj9ba6uCLaelJSvG+qYwkwCgYIKoZIzj0EAwIwETEPMA0G\n\
          A1UEAwwGY2xpZW50MCAXDTI2MTEyNzIzMjExNVoYDzIxMjYxMTAzMjMyMTE1WjAR\n\
@@ -277,7 +277,7 @@ pub(crate) mod tests {
     ];
 
     /// A key of a type that rustls does not support: secp256k1.
-    pub const SECP256K1: &str = "-----BEGIN PRIVATE KEY-----\n\
+    pub(crate) const SECP256K1: &str = "-----BEGIN PRIVATE KEY-----\n\
          MIGEAgEAMBAGByqGSM49AgEGBSuBBAAKBG0wawIBAQQgOB8lCLNzjW677dm7IA85\n\
          OWJrSVfmE8rvqtgAhwiyyT2hRANCAAT3ZssEvwu9pCRQartGgYqEqxkzKqYG69Db\n\
          GwT4X312KfCEJxR54HMBxd1iyOY3jTKbHXXJje09573f277y0ra2\n\

@@ -26,7 +26,7 @@ const PAUSED: &str = "Paused";
 
 impl<R: Reconciler> ObjectReconciler<R> {
     /// Reconciles the object unless it is paused, and reports its control in the status.
-    pub async fn attempt(
+    pub(crate) async fn attempt(
         &self,
         cx: &Context<'_, R::Primary>,
         seen: &Snapshot<R::Primary>,
@@ -157,7 +157,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
     /// Returns the status that reports the control of the object, if it may differ from the stored one: with the condition Paused
     /// while the object is paused, else without it and with the token of the last request. The status of a terminating object
     /// stays, and so does a condition Paused of another author.
-    pub fn control_status(
+    pub(crate) fn control_status(
         &self,
         seen: &Snapshot<R::Primary>,
         now: Timestamp,
@@ -196,7 +196,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
     }
 
     /// Returns the message of the condition and of the event.
-    pub fn words(&self) -> String {
+    pub(crate) fn words(&self) -> String {
         let group = self.group;
         format!(
             "the annotation {group}/paused is true: only the deletion of the object is reconciled"

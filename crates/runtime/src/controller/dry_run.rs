@@ -49,7 +49,7 @@ impl Problem {
 impl<R: Reconciler> ObjectReconciler<R> {
     /// Returns the requests that a reconcile would send, and the live reads that the plan lacks besides the `done` ones. `None` if
     /// the object does not exist, or if another installation reconciles it.
-    pub fn dry_run(&self, key: &Key, done: DoneReads) -> Option<(DryRun, Reads)> {
+    pub(crate) fn dry_run(&self, key: &Key, done: DoneReads) -> Option<(DryRun, Reads)> {
         let seen = self.primary.store().get(key).filter(Snapshot::is_served)?;
         let mut found = DryRun {
             is_paused: seen.is_paused(),

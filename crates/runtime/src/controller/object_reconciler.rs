@@ -52,7 +52,11 @@ pub(super) fn elsewhere(installation: &str) -> String {
 }
 
 impl<R: Reconciler> ObjectReconciler<R> {
-    pub async fn reconcile(&self, key: &Key, attempt: &dyn Attempt) -> Result<Action, R::Error> {
+    pub(crate) async fn reconcile(
+        &self,
+        key: &Key,
+        attempt: &dyn Attempt,
+    ) -> Result<Action, R::Error> {
         let objects = self.primary.store();
         let Some(seen) = objects.get(key) else {
             trace::decided(format!("nothing: the {} is gone", R::Primary::KIND.kind));
@@ -86,7 +90,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
     }
 
     /// Enqueues the objects that wait for state of this one, which is not reconciled now.
-    pub fn release(&self, key: &Key, attempt: &dyn Attempt) {
+    pub(crate) fn release(&self, key: &Key, attempt: &dyn Attempt) {
         for waiting in self.reconciler.release(key) {
             attempt.enqueue(waiting);
         }
@@ -106,7 +110,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         }
     }
 
-    pub fn context<'a>(
+    pub(crate) fn context<'a>(
         &'a self,
         key: &'a Key,
         seen: &'a Snapshot<R::Primary>,
@@ -132,7 +136,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
 
     /// Whether a reconcile would have nothing to do. A positive result is cached until the object or a related object changes,
     /// or missing permissions in its scope are restored.
-    pub fn is_up_to_date(&self, key: &Key) -> bool {
+    pub(crate) fn is_up_to_date(&self, key: &Key) -> bool {
         let method = "Reconciler::is_up_to_date";
         catch(&R::Primary::KIND, method, || self.has_nothing_to_do(key)).unwrap_or_else(
             |panicked| {
@@ -147,7 +151,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
     }
 
     /// Whether an earlier [`is_up_to_date`](Self::is_up_to_date) returned `true`, and nothing has changed since.
-    pub fn is_noted_up_to_date(&self, key: &Key) -> bool {
+    pub(crate) fn is_noted_up_to_date(&self, key: &Key) -> bool {
         let noted = self.primary.store().input_fingerprint(key);
         noted.is_some_and(|(view, noted)| noted == self.basis(key, &view))
     }

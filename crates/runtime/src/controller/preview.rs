@@ -36,7 +36,7 @@ pub(crate) struct Preview {
 
 impl Preview {
     /// Creates the controllers that `build` declares, and starts their watches. Call it within a Tokio runtime.
-    pub fn start(
+    pub(crate) fn start(
         host: &Host,
         client: &Client,
         config: &Config,
@@ -92,7 +92,11 @@ impl Preview {
     /// # Errors
     /// The watches without a complete list, if each of them lacks a permission, credentials or its resource type, or if a
     /// watch has been `silent` for this time, or if the lists take longer than `limit`.
-    pub async fn synced(&mut self, silent: Duration, limit: Duration) -> Result<(), Vec<Unready>> {
+    pub(crate) async fn synced(
+        &mut self,
+        silent: Duration,
+        limit: Duration,
+    ) -> Result<(), Vec<Unready>> {
         let begun = Instant::now();
         // The least number of objects that await contents, and since when. Each content is progress.
         let (mut least, mut since) = (usize::MAX, begun);
@@ -122,12 +126,12 @@ impl Preview {
 
     /// Returns the resource types with an object that is not in the store, because the code of its type panics. The log has its
     /// name.
-    pub fn partial(&self) -> Vec<Kind> {
+    pub(crate) fn partial(&self) -> Vec<Kind> {
         self.scopes.partial()
     }
 
     /// Returns the controllers in the order of their declaration.
-    pub fn controllers(&self) -> &[Arc<dyn Controlled>] {
+    pub(crate) fn controllers(&self) -> &[Arc<dyn Controlled>] {
         &self.all
     }
 }

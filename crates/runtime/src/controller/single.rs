@@ -87,7 +87,7 @@ pub(crate) struct Common {
 }
 
 impl Common {
-    pub fn work<R: Reconciler>(&self, parts: Parts<R>) -> ObjectReconciler<R> {
+    pub(crate) fn work<R: Reconciler>(&self, parts: Parts<R>) -> ObjectReconciler<R> {
         // All controllers have been declared.
         let owned = parts.owned.into_iter().filter(|it| it.is_reconciled());
         let owned = owned.collect();
@@ -115,7 +115,7 @@ pub(crate) struct Controller<R: Reconciler> {
 }
 
 impl<R: Reconciler> Controller<R> {
-    pub fn new(work: ObjectReconciler<R>, inbox: Inbox, common: &Common) -> Self {
+    pub(crate) fn new(work: ObjectReconciler<R>, inbox: Inbox, common: &Common) -> Self {
         observe_paused(&common.metrics, Arc::clone(work.primary.store()));
         let name = work.log.controller;
         let config = common.config.of_controller(name);

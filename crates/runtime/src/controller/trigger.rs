@@ -68,7 +68,7 @@ impl<P> Trigger<P> {
 
 impl Inbox {
     /// See [`Trigger::reconcile_all`].
-    pub fn reconcile_all(&self) {
+    pub(crate) fn reconcile_all(&self) {
         self.requests.fetch_add(1, Relaxed);
         self.all.send_modify(|requests| *requests += 1);
     }

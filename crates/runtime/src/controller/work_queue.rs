@@ -26,7 +26,7 @@ pub(crate) struct WorkQueue {
 }
 
 impl WorkQueue {
-    pub fn new(queue: Queue<Key>) -> Self {
+    pub(crate) fn new(queue: Queue<Key>) -> Self {
         Self {
             queue,
             triggers: Arc::default(),
@@ -35,7 +35,7 @@ impl WorkQueue {
     }
 
     /// Enqueues an object after a change of an object of type `kind`.
-    pub fn changed(&self, key: Key, kind: &'static str) {
+    pub(crate) fn changed(&self, key: Key, kind: &'static str) {
         self.triggers.note(&key, Lane::Event, kind);
         self.queue.add(key, Lane::Event);
     }
@@ -43,7 +43,7 @@ impl WorkQueue {
     /// Enqueues an object after a change that left its spec as it was, such as a status update.
     ///
     /// The queue may [defer](Queue::defer_to_retry) the change of a failing object to its next retry.
-    pub fn enqueue_status_change(&self, key: Key, kind: &'static str) {
+    pub(crate) fn enqueue_status_change(&self, key: Key, kind: &'static str) {
         if !self.queue.defer_to_retry(&key) {
             self.changed(key, kind);
         }
@@ -51,14 +51,14 @@ impl WorkQueue {
 
     /// Enqueues an object whose labels or annotations changed, if it is failing: a user may have removed the cause. The change
     /// may be deferred, like a [status change](Self::enqueue_status_change).
-    pub fn touched(&self, key: Key, kind: &'static str) {
+    pub(crate) fn touched(&self, key: Key, kind: &'static str) {
         if self.queue.has_failed(&key) {
             self.enqueue_status_change(key, kind);
         }
     }
 
     /// Returns the state for `/debug/state`.
-    pub fn state(&self) -> state::Queue {
+    pub(crate) fn state(&self) -> state::Queue {
         let stats = self.queue.stats();
         let [event, retry, background] = stats.depth;
         let mut running = self.queue.running();
@@ -117,7 +117,7 @@ pub(crate) struct Triggers(Mutex<HashMap<Key, (Lane, &'static str)>>);
 
 impl Triggers {
     /// Records why a key is about to be added to `lane`. The last trigger wins, unless its lane is less urgent.
-    pub fn note(&self, key: &Key, lane: Lane, why: &'static str) {
+    pub(crate) fn note(&self, key: &Key, lane: Lane, why: &'static str) {
         let mut triggers = self.0.lock();
         let noted = triggers.entry(key.clone()).or_insert((lane, why));
         if lane <= noted.0 {
@@ -126,13 +126,13 @@ impl Triggers {
     }
 
     /// Removes the trigger of a key. Returns it if it was recorded for `lane`.
-    pub fn take(&self, key: &Key, lane: Lane) -> Option<&'static str> {
+    pub(crate) fn take(&self, key: &Key, lane: Lane) -> Option<&'static str> {
         let noted = self.0.lock().remove(key);
         noted.filter(|noted| noted.0 == lane).map(|(_, why)| why)
     }
 
     #[cfg(test)]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
     }
 }
@@ -156,7 +156,7 @@ struct Why {
 
 impl Failures {
     /// Records a failed attempt that will be retried.
-    pub fn note(&self, key: &Key, failed: &Failed) {
+    pub(crate) fn note(&self, key: &Key, failed: &Failed) {
         let mut failing = self.0.lock();
         if failing.known.len() < state::MOST || failing.known.contains_key(key) {
             let why = Why {
@@ -171,14 +171,14 @@ impl Failures {
     }
 
     /// Returns the reason and the error of the last failure, if they are kept.
-    pub fn last(&self, key: &Key) -> Option<(&'static str, String)> {
+    pub(crate) fn last(&self, key: &Key) -> Option<(&'static str, String)> {
         let failing = self.0.lock();
         let why = failing.known.get(key)?;
         Some((why.reason, why.error.clone()))
     }
 
     /// Removes an object that has succeeded or that is not retried.
-    pub fn forget(&self, key: &Key) {
+    pub(crate) fn forget(&self, key: &Key) {
         let mut failing = self.0.lock();
         if failing.known.remove(key).is_none() {
             failing.others.remove(key);

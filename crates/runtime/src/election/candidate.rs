@@ -48,7 +48,7 @@ const QUIET: Duration = Duration::from_mins(2);
 pub const YIELD_DELAY: Duration = Duration::from_secs(3);
 
 /// A replica that runs for leader.
-pub struct Candidate {
+pub(crate) struct Candidate {
     pub(super) elector: ElectionState,
     pub(super) clock: Clock,
     pub(super) host: Host,

@@ -14,10 +14,10 @@ use tokio::sync::watch;
 use tower::{BoxError, service_fn, util::BoxService};
 
 type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
-pub type Service = BoxService<Request<Body>, Answer, BoxError>;
+pub(crate) type Service = BoxService<Request<Body>, Answer, BoxError>;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Mood {
+pub(crate) enum Mood {
     Serves,
     Fails(u16),
     Hangs,
@@ -38,21 +38,21 @@ const LIMIT: usize = 10_000;
 
 /// Verb of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verb {
+pub(crate) enum Verb {
     Get,
     Watch,
     Create,
     Patch,
 }
 
-pub struct Seen {
+pub(crate) struct Seen {
     pub method: Method,
     pub uri: String,
     pub body: Value,
 }
 
 #[derive(Clone)]
-pub struct FakeApi(Arc<Mutex<State>>);
+pub(crate) struct FakeApi(Arc<Mutex<State>>);
 
 struct State {
     mood: Mood,
@@ -68,7 +68,7 @@ struct State {
 }
 
 impl FakeApi {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
             mood: Mood::Serves,
             moods: Vec::new(),
@@ -82,7 +82,7 @@ impl FakeApi {
     }
 
     /// Returns a server whose Lease was released, so that a new replica need not wait.
-    pub fn released() -> Self {
+    pub(crate) fn released() -> Self {
         let api = Self::new();
         api.put(&json!({
             "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 0,
@@ -91,17 +91,17 @@ impl FakeApi {
         api
     }
 
-    pub fn mood(&self, mood: Mood) {
+    pub(crate) fn mood(&self, mood: Mood) {
         self.0.lock().mood = mood;
     }
 
     /// Sets the mood for all requests of this verb.
-    pub fn mood_of(&self, verb: Verb, mood: Mood) {
+    pub(crate) fn mood_of(&self, verb: Verb, mood: Mood) {
         self.0.lock().moods.insert(0, (verb, mood));
     }
 
     /// Writes the Lease's spec as another client.
-    pub fn put(&self, spec: &Value) {
+    pub(crate) fn put(&self, spec: &Value) {
         let mut state = self.0.lock();
         let uid = state.lease.as_ref().map_or_else(
             || json!(format!("u{}", state.version)),
@@ -111,7 +111,7 @@ impl FakeApi {
         state.store(lease);
     }
 
-    pub fn delete(&self) {
+    pub(crate) fn delete(&self) {
         let mut state = self.0.lock();
         state.version += 1;
         state.lease = None;
@@ -119,7 +119,7 @@ impl FakeApi {
     }
 
     /// Writes the fencing record as another client, or deletes it.
-    pub fn put_record(&self, annotations: Option<Value>) {
+    pub(crate) fn put_record(&self, annotations: Option<Value>) {
         let mut state = self.0.lock();
         state.version += 1;
         let version = state.version.to_string();
@@ -129,19 +129,19 @@ impl FakeApi {
     }
 
     /// Rejects each request for the fencing record with this status; 0 serves it.
-    pub fn refuse_records(&self, code: u16) {
+    pub(crate) fn refuse_records(&self, code: u16) {
         self.0.lock().refuse_records = code;
     }
 
     /// Returns the leader that the fencing record names.
-    pub fn recorded(&self) -> String {
+    pub(crate) fn recorded(&self) -> String {
         let state = self.0.lock();
         let metadata = state.record.as_ref().map(|record| &record["metadata"]);
         let holder = metadata.and_then(|m| m["annotations"][HOLDER_KEY].as_str());
         holder.unwrap_or_default().to_owned()
     }
 
-    pub fn spec(&self) -> Value {
+    pub(crate) fn spec(&self) -> Value {
         self.0
             .lock()
             .lease
@@ -149,7 +149,7 @@ impl FakeApi {
             .map_or(Value::Null, |lease| lease["spec"].clone())
     }
 
-    pub fn holder(&self) -> String {
+    pub(crate) fn holder(&self) -> String {
         self.spec()["holderIdentity"]
             .as_str()
             .unwrap_or_default()
@@ -157,12 +157,12 @@ impl FakeApi {
     }
 
     /// Returns the requests since the last call.
-    pub fn requests(&self) -> Vec<Seen> {
+    pub(crate) fn requests(&self) -> Vec<Seen> {
         std::mem::take(&mut self.0.lock().seen)
     }
 
     /// Returns the server as a service, below the layers of a client.
-    pub fn service(&self) -> Service {
+    pub(crate) fn service(&self) -> Service {
         let api = self.clone();
         BoxService::new(service_fn(move |request| {
             let api = api.clone();

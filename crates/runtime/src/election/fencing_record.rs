@@ -36,7 +36,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 /// Annotation that the policy compares with the caller, in the group of the application.
-pub const HOLDER: &str = "lease-holder";
+pub(crate) const HOLDER: &str = "lease-holder";
 /// Annotation that names the controller's service account, whose writes the policy checks.
 pub(crate) const ACCOUNT: &str = "controller-account";
 /// Annotation that makes the record of each term unique: `<UID of the Lease>/<leaseTransitions>/<UUID>`. The UUID distinguishes
@@ -57,7 +57,7 @@ const READS: u32 = 2;
 
 /// Result of an assertion.
 #[derive(Debug)]
-pub enum WriteOutcome {
+pub(crate) enum WriteOutcome {
     /// The record already named this replica and its term.
     Named,
     /// The record was written.
@@ -74,7 +74,7 @@ pub enum WriteOutcome {
 
 /// The record of one Lease, for one replica.
 #[derive(Clone)]
-pub struct FencingRecord {
+pub(crate) struct FencingRecord {
     group: &'static str,
     client: Client,
     records: Api<ServiceAccount>,
@@ -91,7 +91,7 @@ pub struct FencingRecord {
 
 impl FencingRecord {
     /// Creates a handle for the record in `namespace` that the settings name. `identity` is the writer.
-    pub fn new(
+    pub(crate) fn new(
         app: &App,
         client: &Client,
         namespace: &str,
@@ -166,7 +166,7 @@ impl FencingRecord {
 
 /// Asserts a record beside the election, without delaying a renewal: one assertion at a time, with pauses that grow up to
 /// `call`.
-pub struct FencingRecordWriter {
+pub(crate) struct FencingRecordWriter {
     record: FencingRecord,
     call: Duration,
     host: Host,
@@ -185,7 +185,12 @@ pub struct FencingRecordWriter {
 
 impl FencingRecordWriter {
     /// Creates the assertions of `record`. Each read may take `call`.
-    pub fn new(host: Host, record: FencingRecord, call: Duration, retry_period: Duration) -> Self {
+    pub(crate) fn new(
+        host: Host,
+        record: FencingRecord,
+        call: Duration,
+        retry_period: Duration,
+    ) -> Self {
         Self {
             host,
             record,
@@ -200,7 +205,7 @@ impl FencingRecordWriter {
     }
 
     /// Asserts the record after the Lease was acquired, even if it was written before: another replica may have led since.
-    pub fn acquired(&mut self, uid: &str, transitions: i32) {
+    pub(crate) fn acquired(&mut self, uid: &str, transitions: i32) {
         let term = format!("{uid}/{transitions}/");
         // In the same term, an assertion in progress continues. Otherwise a replica that loses and gains its term faster than
         // an assertion takes would never write its record.
@@ -217,7 +222,7 @@ impl FencingRecordWriter {
 
     /// Starts an assertion if the record may not name this term yet, none is in progress, and the pause has passed. Call it at
     /// each renewal.
-    pub fn assert_if_due(&mut self) {
+    pub(crate) fn assert_if_due(&mut self) {
         let now = Instant::now();
         if self.is != FencingRecordState::Pending || self.is_under_way() || now < self.due {
             return;
@@ -232,7 +237,7 @@ impl FencingRecordWriter {
     }
 
     /// Records that the fencing policy rejected a write: the record may name another replica.
-    pub fn rejected(&mut self) {
+    pub(crate) fn rejected(&mut self) {
         self.is = FencingRecordState::Pending;
     }
 
@@ -242,23 +247,23 @@ impl FencingRecordWriter {
     }
 
     /// Returns the state of the record.
-    pub fn is(&self) -> FencingRecordState {
+    pub(crate) fn is(&self) -> FencingRecordState {
         self.is
     }
 
     /// Aborts the assertion in progress.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.under_way = JoinSet::new();
     }
 
     /// Returns whether an assertion is in progress.
-    pub fn is_under_way(&self) -> bool {
+    pub(crate) fn is_under_way(&self) -> bool {
         !self.under_way.is_empty()
     }
 
     /// Waits for the assertion in progress, if any. Returns the holder of the Lease if it is another replica. May be cancelled
     /// and called again.
-    pub async fn ended(&mut self) -> Option<String> {
+    pub(crate) async fn ended(&mut self) -> Option<String> {
         let asserted = loop {
             let (term, asserted) = match self.under_way.join_next().await? {
                 Ok(ended) => ended,

@@ -56,7 +56,7 @@ const DATES: [&str; 2] = ["acquireTime", "renewTime"];
 
 /// Reason why the guard failed a call.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     /// A write of the Lease without a read since the last write, or after the read of a restored copy.
     #[error("Lease write without a preceding read")]
     WriteWithoutRead,
@@ -76,7 +76,7 @@ pub enum Error {
 
 /// Classifies the failure of a request without a response, for `RequestLayer`.
 #[must_use]
-pub fn failed_by(error: &BoxError) -> FailedBy {
+pub(crate) fn failed_by(error: &BoxError) -> FailedBy {
     match error.downcast_ref() {
         Some(Error::TimedOut(_)) => FailedBy::Timeout,
         Some(_) => FailedBy::Layer("lease_guard"),

@@ -1,8 +1,8 @@
 //! The interface of a reconciler: `Reconciler`, `Plan`, `Context`, `Writer` and `ApiError`.
 
-pub mod context;
-pub mod error;
-pub mod live;
-pub mod plan;
-pub mod reconciler;
-pub mod writer;
+pub(crate) mod context;
+pub(crate) mod error;
+pub(crate) mod live;
+pub(crate) mod plan;
+pub(crate) mod reconciler;
+pub(crate) mod writer;

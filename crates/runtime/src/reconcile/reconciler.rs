@@ -242,7 +242,7 @@ pub(crate) struct Failed {
 
 impl Failed {
     /// Copies the error of a reconciler. If one of its methods panics, that panic is the error.
-    pub fn of(kind: &Kind, error: &impl Failure) -> Self {
+    pub(crate) fn of(kind: &Kind, error: &impl Failure) -> Self {
         let asked = || -> Result<Self, Panicked> {
             Ok(Self {
                 name: catch(kind, "Failure::name", || error.name())?,

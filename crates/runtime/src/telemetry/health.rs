@@ -242,7 +242,7 @@ impl Sign {
 
 /// Returns the time of day `elapsed` ago, to the second, as in log lines.
 #[must_use]
-pub fn ago(host: &Host, elapsed: Duration) -> String {
+pub(crate) fn ago(host: &Host, elapsed: Duration) -> String {
     let then = host.now().checked_sub(elapsed).unwrap_or_default();
     format!("{then:.0}")
 }

@@ -24,7 +24,7 @@ const CAUSES: usize = 32;
 
 /// Rate limit for the log lines about the failing objects of a controller.
 #[derive(Default)]
-pub struct LogLimiter {
+pub(crate) struct LogLimiter {
     /// Name of the controller, for its lines.
     pub controller: &'static str,
     causes: Mutex<HashMap<String, Cause>>,
@@ -38,7 +38,7 @@ struct Cause {
 }
 
 impl LogLimiter {
-    pub fn of(controller: &'static str) -> Self {
+    pub(crate) fn of(controller: &'static str) -> Self {
         Self {
             controller,
             ..Self::default()
@@ -46,7 +46,7 @@ impl LogLimiter {
     }
 
     /// Whether to log this failure.
-    pub fn should_log(&self, error: &impl Failure) -> bool {
+    pub(crate) fn should_log(&self, error: &impl Failure) -> bool {
         let mut last = format!("{}: {error}", error.name());
         let (mut cause, now) = (without_names(&last), Instant::now());
         let mut causes = self.causes.lock();
@@ -65,7 +65,7 @@ impl LogLimiter {
     }
 
     /// Logs the number of suppressed lines of each period after its end. Runs until cancelled.
-    pub async fn report_suppressed(self: Arc<Self>) {
+    pub(crate) async fn report_suppressed(self: Arc<Self>) {
         loop {
             sleep(PERIOD).await;
             self.report();
@@ -107,14 +107,14 @@ const LONGEST_REPEAT: Duration = Duration::from_mins(10);
 
 /// Schedule of a line's repetitions.
 #[derive(Debug)]
-pub struct Repeat {
+pub(crate) struct Repeat {
     due: Instant,
     pause: Duration,
 }
 
 impl Repeat {
     /// Starts the schedule: the line has just been logged.
-    pub fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self {
             due: now + FIRST_REPEAT,
             pause: FIRST_REPEAT,
@@ -122,7 +122,7 @@ impl Repeat {
     }
 
     /// Whether to repeat the line now.
-    pub fn is_due(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
         let is_due = now >= self.due;
         if is_due {
             self.pause = (2 * self.pause).min(LONGEST_REPEAT);
@@ -134,7 +134,7 @@ impl Repeat {
 
 /// Duration of an outage as a suffix of its log line; empty in the first minute.
 #[derive(Debug, PartialEq)]
-pub struct Lasting(pub Duration);
+pub(crate) struct Lasting(pub Duration);
 
 impl fmt::Display for Lasting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -148,7 +148,7 @@ impl fmt::Display for Lasting {
 
 /// Causes of one outage that have been logged.
 #[derive(Debug)]
-pub struct OutageLog {
+pub(crate) struct OutageLog {
     /// A failure after this time without one begins another outage.
     quiet: Duration,
     logged: Vec<(String, Repeat)>,
@@ -169,7 +169,7 @@ impl Default for OutageLog {
 
 impl OutageLog {
     /// Creates an empty set.
-    pub fn new(quiet: Duration) -> Self {
+    pub(crate) fn new(quiet: Duration) -> Self {
         Self {
             quiet,
             logged: Vec::new(),
@@ -181,12 +181,12 @@ impl OutageLog {
     }
 
     /// Records a failure. Returns true if its cause must be logged, as new or as a repetition.
-    pub fn is_new(&mut self, cause: &str) -> bool {
+    pub(crate) fn is_new(&mut self, cause: &str) -> bool {
         self.is_due(cause).is_some()
     }
 
     /// Like [`is_new`](Self::is_new), but returns the duration of the outage.
-    pub fn is_due(&mut self, cause: &str) -> Option<Lasting> {
+    pub(crate) fn is_due(&mut self, cause: &str) -> Option<Lasting> {
         if self.is_quiet() {
             self.clear();
         }
@@ -214,22 +214,22 @@ impl OutageLog {
 
     /// Returns true once after a cause was logged. The causes stay remembered until the end of the outage: alternating success
     /// and failure is one outage.
-    pub fn is_over(&mut self) -> bool {
+    pub(crate) fn is_over(&mut self) -> bool {
         std::mem::take(&mut self.ongoing)
     }
 
     /// Whether a failure now would begin another outage.
-    pub fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.last.is_none_or(|last| last.elapsed() >= self.quiet)
     }
 
     /// Extends the outage while its next attempt is delayed.
-    pub fn touch(&mut self) {
+    pub(crate) fn touch(&mut self) {
         self.last = Some(Instant::now());
     }
 
     /// Ends the outage: the next failure begins another.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.logged.clear();
         self.since = None;
     }

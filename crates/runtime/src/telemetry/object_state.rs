@@ -11,28 +11,28 @@ use super::state::{PATH, State, span};
 use crate::api::{failure::brief, key::Key, kind::Kind, names::is_subdomain};
 
 /// Maximum number of [`Record`]s in the response.
-pub const MOST: usize = 32;
+pub(crate) const MOST: usize = 32;
 
 /// Name of the query parameter, and the form of its value.
 const PARAMETER: &str = "object";
 const FORM: &str =
     "must be NAMESPACE/NAME, KIND/NAMESPACE/NAME, or KIND/NAME of a cluster-scoped object";
 
-pub const INSTALLATION: &str = "installation";
-pub const READINESS: &str = "readiness";
-pub const PAUSED: &str = "paused";
-pub const UNREAD: &str = "unread";
-pub const LEAST_DELAY: &str = "leastDelay";
-pub const DISPUTE: &str = "dispute";
-pub const CHANGE_LIMIT: &str = "changeLimit";
-pub const BACKOFF: &str = "backoff";
-pub const DEFERRED_CHANGES: &str = "deferredChanges";
-pub const SLOW_NAMESPACE: &str = "slowNamespace";
-pub const FRESHNESS: &str = "freshness";
-pub const REJECTED_STATUS: &str = "rejectedStatus";
-pub const NO_OP_WRITE: &str = "noOpWrite";
-pub const PENDING_DELETION: &str = "pendingDeletion";
-pub const UP_TO_DATE: &str = "upToDate";
+pub(crate) const INSTALLATION: &str = "installation";
+pub(crate) const READINESS: &str = "readiness";
+pub(crate) const PAUSED: &str = "paused";
+pub(crate) const UNREAD: &str = "unread";
+pub(crate) const LEAST_DELAY: &str = "leastDelay";
+pub(crate) const DISPUTE: &str = "dispute";
+pub(crate) const CHANGE_LIMIT: &str = "changeLimit";
+pub(crate) const BACKOFF: &str = "backoff";
+pub(crate) const DEFERRED_CHANGES: &str = "deferredChanges";
+pub(crate) const SLOW_NAMESPACE: &str = "slowNamespace";
+pub(crate) const FRESHNESS: &str = "freshness";
+pub(crate) const REJECTED_STATUS: &str = "rejectedStatus";
+pub(crate) const NO_OP_WRITE: &str = "noOpWrite";
+pub(crate) const PENDING_DELETION: &str = "pendingDeletion";
+pub(crate) const UP_TO_DATE: &str = "upToDate";
 
 /// All records of the runtime, the most decisive first. The reconciler's own records come before [`REJECTED_STATUS`].
 const ORDER: [&str; 15] = [
@@ -55,7 +55,7 @@ const ORDER: [&str; 15] = [
 
 /// An object as a user names it: `NAMESPACE/NAME`, `KIND/NAMESPACE/NAME`, or `KIND/NAME` of a cluster-scoped type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectName(String);
+pub(crate) struct ObjectName(String);
 
 impl ObjectName {
     /// Returns the position of the only kind that the name fits, and the key of the object. A program with a single kind needs
@@ -63,7 +63,7 @@ impl ObjectName {
     ///
     /// # Errors
     /// It fits none, or several.
-    pub fn choose(&self, kinds: &[&Kind]) -> Result<(usize, Key), String> {
+    pub(crate) fn choose(&self, kinds: &[&Kind]) -> Result<(usize, Key), String> {
         let (parts, all) = (self.0.split('/').collect::<Vec<_>>(), 0..kinds.len());
         let fitting = all.filter_map(|at| Some((at, key(&parts, kinds[at], kinds.len() == 1)?)));
         let mut fitting = fitting.fuse();
@@ -113,7 +113,7 @@ impl fmt::Display for ObjectName {
 /// State of one object on one replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ObjectState {
+pub(crate) struct ObjectState {
     /// Why the object is not written now, in one sentence: this replica does not lead, or its place in the queue, or the most
     /// decisive record, or `nothing holds it`.
     pub reason: String,
@@ -137,7 +137,7 @@ pub struct ObjectState {
 /// The cached object.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct CachedObject {
+pub(crate) struct CachedObject {
     pub resource_version: String,
     /// `fresh`, `conflicted` or `stale`.
     pub freshness: String,
@@ -146,7 +146,7 @@ pub struct CachedObject {
 /// Place of the object in the queue. With a lane, without a delay and not in work, it waits for a worker.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct QueuedObject {
+pub(crate) struct QueuedObject {
     /// The lane in which the object waits, or will wait after its delay: `event`, `retry` or `background`. `None` if it is not
     /// queued.
     pub lane: Option<String>,
@@ -165,7 +165,7 @@ pub struct QueuedObject {
 /// A record that delays or skips a write.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Record {
+pub(crate) struct Record {
     /// Its name. The table in docs/design.md, "Why an object is not written", explains it.
     pub name: String,
     pub text: String,
@@ -174,7 +174,7 @@ pub struct Record {
 }
 
 impl Record {
-    pub fn new(name: &str, text: impl Into<String>) -> Self {
+    pub(crate) fn new(name: &str, text: impl Into<String>) -> Self {
         Self {
             name: name.to_owned(),
             text: text.into(),
@@ -201,7 +201,7 @@ impl fmt::Display for Record {
 }
 
 /// The controller's part of the state.
-pub struct ObjectWork {
+pub(crate) struct ObjectWork {
     pub kind: &'static str,
     pub key: Key,
     pub cached: Option<CachedObject>,
@@ -211,7 +211,7 @@ pub struct ObjectWork {
 
 impl ObjectState {
     /// Combines the controller's part with the state of the replica.
-    pub fn new(work: ObjectWork, replica: State) -> Self {
+    pub(crate) fn new(work: ObjectWork, replica: State) -> Self {
         let mut records = work.records;
         records.sort_by_key(Record::rank);
         records.truncate(MOST);
@@ -291,7 +291,7 @@ impl QueuedObject {
 ///
 /// # Errors
 /// The parameter is not the name of an object.
-pub fn requested(query: &str) -> Result<Option<ObjectName>, String> {
+pub(crate) fn requested(query: &str) -> Result<Option<ObjectName>, String> {
     let mut pairs = query
         .split('&')
         .map(|pair| pair.split_once('=').unwrap_or((pair, "")));
@@ -308,7 +308,7 @@ pub fn requested(query: &str) -> Result<Option<ObjectName>, String> {
 ///
 /// # Errors
 /// The text has another form.
-pub fn parse(object: &str) -> Result<ObjectName, &'static str> {
+pub(crate) fn parse(object: &str) -> Result<ObjectName, &'static str> {
     let mut parts: Vec<_> = object.split('/').collect();
     let name = parts.pop().filter(|name| is_subdomain(name, 253));
     let mut others = parts.iter().enumerate();
@@ -329,7 +329,7 @@ pub fn parse(object: &str) -> Result<ObjectName, &'static str> {
 }
 
 /// Returns the request target for the state of one object.
-pub fn path_of(object: &ObjectName) -> String {
+pub(crate) fn path_of(object: &ObjectName) -> String {
     format!("{PATH}?{PARAMETER}={object}")
 }
 

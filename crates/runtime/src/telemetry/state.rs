@@ -9,15 +9,15 @@ use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 /// Path of the endpoint.
-pub const PATH: &str = "/debug/state";
+pub(crate) const PATH: &str = "/debug/state";
 
 /// Maximum number of objects in a [`List`].
-pub const MOST: usize = 100;
+pub(crate) const MOST: usize = 100;
 
 /// Internal state of a replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct State {
+pub(crate) struct State {
     /// Name of this replica in the Lease.
     pub identity: String,
     pub version: String,
@@ -44,7 +44,7 @@ pub struct State {
 /// A controller of a program with several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Controller {
+pub(crate) struct Controller {
     pub name: String,
     /// The reconciled kind.
     #[serde(default)]
@@ -56,7 +56,7 @@ pub struct Controller {
 /// Cache of one kind in one scope.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Cache {
+pub(crate) struct Cache {
     pub kind: String,
     /// `None`: all namespaces. Empty: the type is cluster-scoped.
     pub namespace: Option<String>,
@@ -80,7 +80,7 @@ pub struct Cache {
 /// The Lease, as this replica has seen it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Lease {
+pub(crate) struct Lease {
     /// `namespace/name`.
     pub name: String,
     /// Whether the Lease exists. If not, the other fields describe it before its deletion.
@@ -98,7 +98,7 @@ pub struct Lease {
 /// A term of leadership.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Term {
+pub(crate) struct Term {
     /// `leaseTransitions` of the Lease in this term.
     pub transitions: i32,
     /// Time until the end of the term unless it is renewed; `None` without leader election, where a term has no end.
@@ -108,7 +108,7 @@ pub struct Term {
 /// The fence, in this process and in the API server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Fence {
+pub(crate) struct Fence {
     /// Whether writes may be sent: until the end of the term.
     pub open: bool,
     /// State of the fencing record; only while this replica leads with a Lease.
@@ -120,7 +120,7 @@ pub struct Fence {
 /// State of the fencing record in a term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub enum FencingRecordState {
+pub(crate) enum FencingRecordState {
     /// The record may not name the leader yet.
     Pending,
     /// The record names the leader.
@@ -132,7 +132,7 @@ pub enum FencingRecordState {
 /// The work queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Queue {
+pub(crate) struct Queue {
     /// Objects that wait for a worker, by lane.
     pub waiting: Waiting,
     /// Objects that are not due yet: retries and delayed reconciles.
@@ -146,7 +146,7 @@ pub struct Queue {
 /// Number of waiting objects per lane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Waiting {
+pub(crate) struct Waiting {
     /// Objects that changed.
     pub event: usize,
     /// Retries of failed objects.
@@ -158,7 +158,7 @@ pub struct Waiting {
 /// A list that is cut at [`MOST`] objects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct List<T> {
+pub(crate) struct List<T> {
     /// Number of objects before the cut.
     pub total: usize,
     pub objects: Vec<T>,
@@ -167,7 +167,7 @@ pub struct List<T> {
 /// An object that a worker is reconciling.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Running {
+pub(crate) struct Running {
     pub namespace: String,
     pub name: String,
     /// How long the worker has had the object.
@@ -177,7 +177,7 @@ pub struct Running {
 /// An object whose reconcile fails.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Failing {
+pub(crate) struct Failing {
     pub namespace: String,
     pub name: String,
     /// Consecutive attempts without success.

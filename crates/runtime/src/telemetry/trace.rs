@@ -26,21 +26,21 @@ pub fn parse(traceparent: &str) -> Option<SpanContext> {
 
 /// Returns the `traceparent` annotation that names `trace`.
 #[must_use]
-pub fn annotation(trace: &SpanContext) -> String {
+pub(crate) fn annotation(trace: &SpanContext) -> String {
     let flags = trace.trace_flags().to_u8();
     format!("00-{}-{}-{flags:02x}", trace.trace_id(), trace.span_id())
 }
 
 /// Returns the current span, if it is exported.
 #[must_use]
-pub fn current() -> Option<SpanContext> {
+pub(crate) fn current() -> Option<SpanContext> {
     let current = Context::map_current(|context| context.span().span_context().clone());
     current.is_sampled().then_some(current)
 }
 
 /// Returns a span for work done later on behalf of the span `of`; a disabled span without `of`.
 #[must_use]
-pub fn within(of: Option<&SpanContext>, name: &str) -> Span {
+pub(crate) fn within(of: Option<&SpanContext>, name: &str) -> Span {
     let Some(of) = of else { return Span::none() };
     let span = info_span!(parent: None, "later", otel.name = name);
     // Fails if the span has already started or is disabled.
@@ -68,7 +68,7 @@ pub(crate) fn because_of(other: &SpanContext) {
 }
 
 /// Records on `span` that it failed. `kind` has few possible values; `error` is the full message.
-pub fn failed(span: &Span, kind: &str, error: &dyn std::fmt::Display) {
+pub(crate) fn failed(span: &Span, kind: &str, error: &dyn std::fmt::Display) {
     span.record("error.type", kind);
     span.record("otel.status_description", tracing::field::display(error));
 }

@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Decodes an object from YAML.
-pub fn object<V: Cached>(yaml: &str) -> Object<V> {
+pub(crate) fn object<V: Cached>(yaml: &str) -> Object<V> {
     let options = serde_saphyr::options! { strict_booleans: true };
     let value: serde_json::Value = serde_saphyr::from_str_with_options(yaml, options).unwrap();
     serde_json::from_str(&value.to_string()).unwrap()
@@ -42,7 +42,7 @@ pub fn object<V: Cached>(yaml: &str) -> Object<V> {
 
 /// Its spec names a Child of its own namespace, or `namespace/name`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Parent {
+pub(crate) struct Parent {
     pub uid: Box<str>,
     pub generation: i64,
     pub child: Option<String>,
@@ -51,17 +51,17 @@ pub struct Parent {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct ParentStatus {
+pub(crate) struct ParentStatus {
     pub observed_generation: i64,
 }
 
 #[derive(Default, Deserialize)]
-pub struct Spec {
+pub(crate) struct Spec {
     child: Option<String>,
 }
 
 #[derive(Deserialize)]
-pub struct ParentWire {
+pub(crate) struct ParentWire {
     metadata: Metadata,
     #[serde(default)]
     spec: Field<Spec>,
@@ -131,12 +131,12 @@ impl Primary for Parent {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub struct Child {
+pub(crate) struct Child {
     pub uid: Box<str>,
 }
 
 #[derive(Deserialize)]
-pub struct ChildWire {
+pub(crate) struct ChildWire {
     metadata: Metadata,
 }
 
@@ -159,12 +159,12 @@ impl Cached for Child {
 }
 
 /// Creates missing children.
-pub struct Parents {
+pub(crate) struct Parents {
     pub children: Writer<Child>,
 }
 
 impl Parents {
-    pub fn build(builder: &mut ControllerBuilder<'_, Parent>) -> Self {
+    pub(crate) fn build(builder: &mut ControllerBuilder<'_, Parent>) -> Self {
         Self {
             children: builder.owns(),
         }
@@ -204,7 +204,7 @@ impl Reconciler for Parents {
 
 /// Failures with different reasons and retries.
 #[derive(Debug, thiserror::Error)]
-pub enum TestError {
+pub(crate) enum TestError {
     #[error("{0}")]
     Invalid(String),
     #[error("{0}")]
@@ -254,7 +254,9 @@ impl From<ApiError> for TestError {
 }
 
 /// Captures the log lines of this thread at `level` or above until the guard is dropped.
-pub fn logged(level: tracing::Level) -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
+pub(crate) fn logged(
+    level: tracing::Level,
+) -> (Arc<Mutex<Vec<u8>>>, tracing::subscriber::DefaultGuard) {
     #[derive(Clone)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
     impl std::io::Write for Lines {

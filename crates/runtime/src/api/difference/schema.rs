@@ -37,21 +37,21 @@ pub(crate) type Key = (&'static str, &'static str);
 pub(crate) static PLAIN: Type = Type::of(&[]);
 
 impl Type {
-    pub const fn of(fields: &'static [(&'static str, Field)]) -> Self {
+    pub(crate) const fn of(fields: &'static [(&'static str, Field)]) -> Self {
         Self {
             fields,
             is_union: false,
         }
     }
 
-    pub const fn union(fields: &'static [(&'static str, Field)]) -> Self {
+    pub(crate) const fn union(fields: &'static [(&'static str, Field)]) -> Self {
         Self {
             fields,
             is_union: true,
         }
     }
 
-    pub fn field(&self, name: &str) -> Option<Field> {
+    pub(crate) fn field(&self, name: &str) -> Option<Field> {
         let mut fields = self.fields.iter();
         fields.find(|(field, _)| *field == name).map(|(_, it)| *it)
     }
@@ -59,7 +59,7 @@ impl Type {
 
 impl Field {
     /// Returns the type of the members of this field, or of the elements of this list.
-    pub fn type_of_members(self) -> &'static Type {
+    pub(crate) fn type_of_members(self) -> &'static Type {
         match self {
             Self::Object(of) | Self::Replaced(of) | Self::List(of) | Self::Keyed(_, of) => of,
             Self::Set
@@ -72,7 +72,7 @@ impl Field {
     }
 
     /// Returns the rule of a member of this field.
-    pub fn member(self, name: &str) -> Option<Self> {
+    pub(crate) fn member(self, name: &str) -> Option<Self> {
         match self {
             Self::Map => Some(Self::Entry),
             Self::Quantities => Some(Self::Quantity),

@@ -56,7 +56,7 @@ use crate::{
 const CHECK_PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
 /// Readiness of all controllers of a replica.
-pub struct Scopes {
+pub(crate) struct Scopes {
     needs: RequiredAccess,
     grace: Duration,
     all: Mutex<Table>,
@@ -74,7 +74,7 @@ pub struct Scopes {
 impl Scopes {
     /// Creates watches and cells in an unknown state, for these namespaces (`None`: all). Each controller has an element of
     /// `refusals`. `grace` is how long a served cell may have a problem.
-    pub fn new(
+    pub(crate) fn new(
         needs: RequiredAccess,
         namespaces: &[Option<String>],
         refusals: Vec<Arc<Refusals>>,
@@ -97,7 +97,7 @@ impl Scopes {
     }
 
     /// Returns the handle of the watch of one resource type in one scope.
-    pub fn informer(self: &Arc<Self>, scope: usize, informer: usize) -> Status {
+    pub(crate) fn informer(self: &Arc<Self>, scope: usize, informer: usize) -> Status {
         Status {
             scopes: Arc::clone(self),
             scope,
@@ -106,45 +106,45 @@ impl Scopes {
     }
 
     /// Returns the controller and the position of all cells.
-    pub fn cells(&self) -> Vec<(usize, usize)> {
+    pub(crate) fn cells(&self) -> Vec<(usize, usize)> {
         self.all.lock().cells().collect()
     }
 
     /// Returns the resource type and the scope of all watches.
-    pub fn informers(&self) -> Vec<(usize, usize)> {
+    pub(crate) fn informers(&self) -> Vec<(usize, usize)> {
         self.all.lock().informers().collect()
     }
 
     /// Returns the namespace of a cell. `None`: all namespaces, or the cluster-scoped objects.
-    pub fn namespace(&self, controller: usize, cell: usize) -> Option<String> {
+    pub(crate) fn namespace(&self, controller: usize, cell: usize) -> Option<String> {
         self.all.lock().cells[controller][cell].namespace.clone()
     }
 
     /// Subscribes to the ability: whether no, some or all cells are served.
-    pub fn ability(&self) -> watch::Receiver<Eligibility> {
+    pub(crate) fn ability(&self) -> watch::Receiver<Eligibility> {
         self.ability.subscribe()
     }
 
     /// Subscribes to the cells in sync, as controller and position, in the order of their initial sync.
-    pub fn in_sync(&self) -> watch::Receiver<Vec<(usize, usize)>> {
+    pub(crate) fn in_sync(&self) -> watch::Receiver<Vec<(usize, usize)>> {
         self.in_sync.subscribe()
     }
 
     /// Whether a controller is in sync in the cell of its object `key`.
-    pub fn is_in_sync(&self, controller: usize, key: &Key) -> bool {
+    pub(crate) fn is_in_sync(&self, controller: usize, key: &Key) -> bool {
         let all = self.all.lock();
         let mut cells = all.cells[controller].iter();
         cells.any(|cell| cell.was_in_sync && cell.covers(key))
     }
 
     /// Whether `key` is an object of a cell.
-    pub fn covers(&self, controller: usize, cell: usize, key: &Key) -> bool {
+    pub(crate) fn covers(&self, controller: usize, cell: usize, key: &Key) -> bool {
         self.all.lock().cells[controller][cell].covers(key)
     }
 
     /// Returns whether a controller is in sync in the cell of its object `key`, and its current problem there, if any. `None` if
     /// no cell covers `key`.
-    pub fn state_of(&self, controller: usize, key: &Key) -> Option<(bool, Option<String>)> {
+    pub(crate) fn state_of(&self, controller: usize, key: &Key) -> Option<(bool, Option<String>)> {
         let all = self.all.lock();
         let cell = all.cells[controller].iter().find(|cell| cell.covers(key))?;
         let problem = all.problem(&self.needs, cell).map(|it| it.text);
@@ -153,7 +153,7 @@ impl Scopes {
 
     /// Returns how often missing permissions of a controller were restored in the cell of its object `key`. A write that was
     /// rejected before may now succeed.
-    pub fn rights_regained(&self, controller: usize, key: &Key) -> u64 {
+    pub(crate) fn rights_regained(&self, controller: usize, key: &Key) -> u64 {
         let all = self.all.lock();
         let regained = self.regained[controller].borrow();
         let cells = all.cells[controller].iter().zip(&*regained);
@@ -162,12 +162,12 @@ impl Scopes {
     }
 
     /// Subscribes to the number of restorations of a controller per cell.
-    pub fn all_rights_regained(&self, controller: usize) -> watch::Receiver<Vec<u64>> {
+    pub(crate) fn all_rights_regained(&self, controller: usize) -> watch::Receiver<Vec<u64>> {
         self.regained[controller].subscribe()
     }
 
     /// Requests a permission check of each cell in sync, unless its last check is within the grace period.
-    pub fn check_all(&self) {
+    pub(crate) fn check_all(&self) {
         for (cells, refusals) in self.all.lock().cells.iter().zip(&self.refusals) {
             for (cell, check) in cells.iter().zip(&refusals.checks) {
                 let old = cell.checked.is_some_and(|at| at.elapsed() > self.grace);
@@ -179,7 +179,7 @@ impl Scopes {
     }
 
     /// Stops serving cells whose grace period has ended. Runs until cancelled.
-    pub async fn supervise(self: Arc<Self>) {
+    pub(crate) async fn supervise(self: Arc<Self>) {
         loop {
             let changed = self.changed.notified();
             let next = self.judge(&mut self.all.lock());
@@ -197,7 +197,12 @@ impl Scopes {
     }
 
     /// Checks the permissions of a cell when there is a reason. Runs until cancelled.
-    pub async fn check_rights(self: Arc<Self>, controller: usize, cell: usize, client: Client) {
+    pub(crate) async fn check_rights(
+        self: Arc<Self>,
+        controller: usize,
+        cell: usize,
+        client: Client,
+    ) {
         let places = self.all.lock().cells[controller][cell].places.clone();
         let rights = &self.needs.controllers[controller].rights;
         let check = &self.refusals[controller].checks[cell];
@@ -245,7 +250,7 @@ impl Scopes {
     }
 
     /// Returns why this replica is not ready: it serves no cell, or an initial sync has not ended.
-    pub fn failure(&self) -> Option<String> {
+    pub(crate) fn failure(&self) -> Option<String> {
         let all = self.all.lock();
         let mut cells = all.cells.iter().flatten();
         let served = cells.clone().any(|cell| cell.served);
@@ -258,7 +263,7 @@ impl Scopes {
 
     /// Returns the cells that are not served, even if this replica is ready, and the optional resource types that are not
     /// installed, or whose watches fail.
-    pub fn note(&self) -> Option<String> {
+    pub(crate) fn note(&self) -> Option<String> {
         let all = self.all.lock();
         let not_served = Some(self.not_served(&all)).filter(|it| !it.is_empty());
         let not_served = not_served.map(|it| format!("not served: {it}"));
@@ -285,7 +290,7 @@ impl Scopes {
     }
 
     /// Returns the watches that fail, or whose initial list is not complete. An optional type may be missing.
-    pub fn unready(&self) -> Vec<Unready> {
+    pub(crate) fn unready(&self) -> Vec<Unready> {
         let all = self.all.lock();
         let unready = all.informers().filter_map(|(number, scope)| {
             let state = &all.informers[number][scope];
@@ -301,7 +306,7 @@ impl Scopes {
     }
 
     /// Returns the resource types with an object that was left out, because the code of its type panics.
-    pub fn partial(&self) -> Vec<Kind> {
+    pub(crate) fn partial(&self) -> Vec<Kind> {
         let all = self.all.lock();
         let informers = self.needs.watched.iter().zip(&all.informers);
         let partial = informers.filter(|(_, scopes)| scopes.iter().any(|it| it.is_partial));
@@ -309,13 +314,13 @@ impl Scopes {
     }
 
     /// Waits for a change of the state of a watch. Only for a program that does not [`supervise`](Self::supervise).
-    pub async fn changed(&self) {
+    pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 
     /// Returns the state of each watch, in the order of [`informers`](Self::informers). `objects` contains the number of objects
     /// per resource type and scope.
-    pub fn caches(&self, objects: &[Vec<usize>]) -> Vec<state::Cache> {
+    pub(crate) fn caches(&self, objects: &[Vec<usize>]) -> Vec<state::Cache> {
         let all = self.all.lock();
         let caches = all.informers().map(|(number, scope)| {
             let informer = &all.informers[number][scope];
@@ -343,7 +348,7 @@ impl Scopes {
 
     /// Registers the metrics for served cells, with the reason if a cell is not served, and for the age of the caches. Only a
     /// program with several controllers has the label `controller`: the series of the others keep their labels.
-    pub fn observe(self: &Arc<Self>, metrics: &Metrics) {
+    pub(crate) fn observe(self: &Arc<Self>, metrics: &Metrics) {
         self.observe_optional(metrics);
         let this = Arc::clone(self);
         metrics.observe(&table::SCOPE_SERVED, move |see| {
@@ -487,7 +492,7 @@ impl Scopes {
 }
 
 /// A watch that fails, or whose initial list is not complete.
-pub struct Unready {
+pub(crate) struct Unready {
     pub kind: Kind,
     /// `None`: the whole cluster.
     pub namespace: Option<String>,
@@ -503,7 +508,7 @@ fn is_installed(scopes: &[InformerState]) -> bool {
 
 /// Handle of the watch of one resource type in one scope. The watch reports its state through it.
 #[derive(Clone)]
-pub struct Status {
+pub(crate) struct Status {
     scopes: Arc<Scopes>,
     scope: usize,
     informer: usize,
@@ -511,24 +516,24 @@ pub struct Status {
 
 impl Status {
     /// Returns the position of the scope within the scopes of the resource type.
-    pub fn scope(&self) -> usize {
+    pub(crate) fn scope(&self) -> usize {
         self.scope
     }
 
     /// Returns the scope's namespace. `None`: the whole cluster.
-    pub fn namespace(&self) -> Option<String> {
+    pub(crate) fn namespace(&self) -> Option<String> {
         let all = self.scopes.all.lock();
         all.informers[self.informer][self.scope].namespace.clone()
     }
 
     /// Returns how long a served cell may have a problem.
-    pub fn grace(&self) -> Duration {
+    pub(crate) fn grace(&self) -> Duration {
         self.scopes.grace
     }
 
     /// Records a message of the API server, and the resourceVersion that the watch has reached, if known. Does not update the
     /// derived state, because it is called for each event.
-    pub fn hears(&self, version: Option<&str>) {
+    pub(crate) fn hears(&self, version: Option<&str>) {
         let mut all = self.scopes.all.lock();
         let state = &mut all.informers[self.informer][self.scope];
         state.heard = Instant::now();
@@ -538,7 +543,7 @@ impl Status {
     }
 
     /// Records that the cache contains a complete list.
-    pub fn synced(&self) {
+    pub(crate) fn synced(&self) {
         self.set(|state| {
             (state.synced, state.failure) = (true, None);
             state.attempted(true);
@@ -547,7 +552,7 @@ impl Status {
     }
 
     /// Records that an optional resource type is not installed.
-    pub fn is_absent(&self, text: String) {
+    pub(crate) fn is_absent(&self, text: String) {
         let reason = Reason::NotFound;
         self.set(|state| {
             state.synced = false;
@@ -583,24 +588,24 @@ impl Status {
     }
 
     /// Records that an object was left out.
-    pub fn leaves_out(&self) {
+    pub(crate) fn leaves_out(&self) {
         self.set(|state| state.is_partial = true);
     }
 
     /// Records that the watch works.
-    pub fn works(&self) {
+    pub(crate) fn works(&self) {
         self.set(|state| state.failure = None);
     }
 
     /// Records why the watch fails.
-    pub fn fails(&self, reason: Reason, text: String) {
+    pub(crate) fn fails(&self, reason: Reason, text: String) {
         self.set(|state| state.failure = Some(Problem { reason, text }));
         self.settle(!matches!(reason, Reason::Failing | Reason::Syncing));
     }
 
     /// Extends the grace period by the API server's `Retry-After`. Only the longest value of an outage counts. A server that
     /// always sends `Retry-After` therefore does not extend the period forever.
-    pub fn waits(&self, asked: Duration) {
+    pub(crate) fn waits(&self, asked: Duration) {
         self.scopes.update(|all| {
             let cells = all.cells.iter_mut().flatten();
             for cell in cells.filter(|cell| self.serves(cell)) {

@@ -26,7 +26,7 @@ pub(crate) struct Refusals {
 
 impl Refusals {
     /// Creates the state for the cells of these scopes.
-    pub fn new(namespaces: &[Option<String>]) -> Arc<Self> {
+    pub(crate) fn new(namespaces: &[Option<String>]) -> Arc<Self> {
         let check = |namespace: &Option<String>| Check {
             namespace: namespace.clone(),
             called: Notify::new(),
@@ -42,7 +42,7 @@ impl Refusals {
     ///
     /// With `for_want_of_rights`, a missing permission was the cause. It counts as missing even if the check finds no missing
     /// permission.
-    pub fn refused(&self, key: &Key, for_want_of_rights: bool) {
+    pub(crate) fn refused(&self, key: &Key, for_want_of_rights: bool) {
         for check in self.checks.iter().filter(|check| check.covers(key)) {
             check.lacked.fetch_or(for_want_of_rights, Relaxed);
             check.called.notify_one();

@@ -23,7 +23,7 @@ use super::permit::{Permit, Refused};
 struct Sending(Arc<Mutex<Option<Permit>>>);
 
 /// Connection beneath TLS. While it sends a write, it sends only with a valid permit.
-pub struct Fenced<C> {
+pub(crate) struct Fenced<C> {
     connection: C,
     sending: Sending,
     /// Held while the connection is open, to limit the number of connections.
@@ -31,7 +31,7 @@ pub struct Fenced<C> {
 }
 
 /// Wraps a new connection. Every connector must call this.
-pub fn fenced<C>(connection: C, open: OwnedSemaphorePermit) -> Fenced<C> {
+pub(crate) fn fenced<C>(connection: C, open: OwnedSemaphorePermit) -> Fenced<C> {
     let sending = Sending::default();
     Fenced {
         connection,
@@ -52,7 +52,7 @@ pub(super) fn begin(connection: &CaptureConnection, permit: Permit) {
 }
 
 /// Detaches the permit after the response. The next request on the connection may be a read.
-pub fn answered<B>(response: &Response<B>) {
+pub(crate) fn answered<B>(response: &Response<B>) {
     if let Some(Sending(sending)) = response.extensions().get() {
         *sending.lock() = None;
     }

@@ -47,7 +47,7 @@ use crate::{
 
 /// An error that prevents all checks, and also the start of a replica.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     #[error(transparent)]
     Telemetry(#[from] telemetry::Error),
     #[error(transparent)]
@@ -55,11 +55,11 @@ pub enum Error {
 }
 
 /// The results of all checks, for standard output.
-pub struct Report(Vec<(String, Verdict)>);
+pub(crate) struct Report(Vec<(String, Verdict)>);
 
 impl Report {
     /// Whether no check found an error. Warnings are allowed.
-    pub fn is_well(&self) -> bool {
+    pub(crate) fn is_well(&self) -> bool {
         let mut grades = self.0.iter().map(|(_, (grade, _))| *grade);
         grades.all(|grade| grade != Grade::Error)
     }
@@ -83,7 +83,7 @@ impl fmt::Display for Report {
 ///
 /// # Errors
 /// See [`Error`]. An API server that does not respond is a result, not an error.
-pub async fn examine(
+pub(crate) async fn examine(
     app: &'static App,
     host: &Host,
     mut config: Config,

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 /// Why a key is in the queue, most urgent first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Lane {
+pub(crate) enum Lane {
     /// The object or a related one changed: a user may be waiting.
     Event,
     /// Retry after a failure.
@@ -17,7 +17,7 @@ pub enum Lane {
 
 impl Lane {
     /// All lanes, the most urgent first; the order of [`Stats::depth`].
-    pub const ALL: [Self; 3] = [Self::Event, Self::Retry, Self::Background];
+    pub(crate) const ALL: [Self; 3] = [Self::Event, Self::Retry, Self::Background];
 
     /// Returns the name for `/debug/state`.
     pub(crate) fn name(self) -> &'static str {
@@ -105,7 +105,7 @@ impl<K> Lanes<K> {
 
 /// Snapshot of the queue for metrics. Its cost is O(keys in progress + slow namespaces).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Stats {
+pub(crate) struct Stats {
     /// Waiting keys by lane, in the order of [`Lane::ALL`].
     pub depth: [usize; 3],
     /// Delayed keys: retries and other delayed adds.
@@ -128,7 +128,7 @@ pub struct Stats {
 
 /// Place of one key in the queue, and the remaining times of its delays.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct KeyState {
+pub(crate) struct KeyState {
     /// The lane in which the key waits, or will wait after its delay.
     pub lane: Option<Lane>,
     /// Time until a delayed key is queued.

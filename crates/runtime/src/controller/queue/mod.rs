@@ -75,7 +75,7 @@ pub(crate) const MIN_REQUEUE_DELAY: Duration = Duration::from_millis(100);
 
 /// Result of an attempt.
 #[derive(Clone, Copy, Debug)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// The object is in its desired state. The failures of the key are forgotten.
     Done,
     /// Like [`Done`](Self::Done), but the key is queued again after this delay, at least [`MIN_REQUEUE_DELAY`].
@@ -88,7 +88,7 @@ pub enum Outcome {
 }
 
 /// Work queue; clones share it. The [module](self) describes its guarantees.
-pub struct Queue<K: Clone + Eq + Hash>(Arc<Shared<K>>);
+pub(crate) struct Queue<K: Clone + Eq + Hash>(Arc<Shared<K>>);
 
 struct Shared<K> {
     state: Mutex<State<K>>,
@@ -108,7 +108,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// Returns an empty queue for `workers` workers, and as many again for slow namespaces. `namespace` returns the namespace
     /// of a key.
     #[must_use]
-    pub fn new(backoff: &Backoff, workers: u32, namespace: fn(&K) -> &str) -> Self {
+    pub(crate) fn new(backoff: &Backoff, workers: u32, namespace: fn(&K) -> &str) -> Self {
         Self(Arc::new(Shared {
             state: Mutex::new(State::new(backoff, workers, namespace, Instant::now())),
             work: Notify::new(),
@@ -124,7 +124,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     ///   cause, so the key keeps its delay.
     /// - A `Retry-After` of the API server and the [change limit](self#change-limit) always apply. The key is queued on `lane`
     ///   when they permit it.
-    pub fn add(&self, key: K, lane: Lane) {
+    pub(crate) fn add(&self, key: K, lane: Lane) {
         let now = Instant::now();
         let mut state = self.state(now);
         state.enqueue(key, lane, now);
@@ -133,7 +133,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// Adds `key` to `lane` after `delay`. If a key is added several times, only the earliest time counts. To reconcile the key
     /// at the later time as well, add it again after the earlier reconcile.
-    pub fn add_after(&self, key: K, lane: Lane, delay: Duration) {
+    pub(crate) fn add_after(&self, key: K, lane: Lane, delay: Duration) {
         let now = Instant::now();
         let mut state = self.state(now);
         state.enqueue_at(key, lane, later(now, delay), None, now);
@@ -142,7 +142,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// Adds `key` to [`Lane::Background`] for a reason that no earlier attempt has seen. Unlike [`add`](Self::add), also queues a
     /// key that waits for the time of [`Outcome::After`], or that an attempt in progress will delay so.
-    pub fn add_anew(&self, key: K) {
+    pub(crate) fn add_anew(&self, key: K) {
         let now = Instant::now();
         let mut state = self.state(now);
         state.enqueue_anew(key, now);
@@ -151,7 +151,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// Adds `key` to [`Lane::Background`], as [`add`](Self::add) does. A failed key that has waited `longest` for its retry
     /// skips the rest of its backoff. It waits only for a token of the bucket that all retries share.
-    pub fn resync(&self, key: K, longest: Duration) {
+    pub(crate) fn resync(&self, key: K, longest: Duration) {
         let now = Instant::now();
         let mut state = self.state(now);
         state.resync(key, longest, now);
@@ -162,25 +162,25 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// the failing object. If the next attempt does not fail, there is no such retry, and the queue enqueues the key after that
     /// attempt.
     #[must_use]
-    pub fn defer_to_retry(&self, key: &K) -> bool {
+    pub(crate) fn defer_to_retry(&self, key: &K) -> bool {
         self.0.state.lock().defer_to_retry(key)
     }
 
     /// Forgets the failures of `key`, for a request of a user. A delay stays until the next [`add`](Self::add). Does nothing while
     /// the [change limit](self#change-limit) delays the key: each request would cause retries without backoff.
-    pub fn reset(&self, key: &K) {
+    pub(crate) fn reset(&self, key: &K) {
         self.0.state.lock().reset(key, Instant::now());
     }
 
     /// Whether the last attempt was a failure. Conflicts and postponed writes are not failures.
     #[must_use]
-    pub fn has_failed(&self, key: &K) -> bool {
+    pub(crate) fn has_failed(&self, key: &K) -> bool {
         self.0.state.lock().has_failed(key)
     }
 
     /// Waits for the next key and returns it, or `None` after the shutdown. Cancel-safe: a key is either returned or still in
     /// the queue.
-    pub async fn get(&self) -> Option<WorkItem<K>> {
+    pub(crate) async fn get(&self) -> Option<WorkItem<K>> {
         // A worker that never waits must still let other tasks run.
         consume_budget().await;
         let mut watch = Watch {
@@ -216,7 +216,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// Records progress of the attempt at `key`. An attempt that makes progress is not stuck, however long it takes.
-    pub fn heartbeat(&self, key: &K) {
+    pub(crate) fn heartbeat(&self, key: &K) {
         self.0.state.lock().heartbeat(key, Instant::now());
     }
 
@@ -228,14 +228,14 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     }
 
     /// Drops all waiting keys and ignores later adds. Every [`get`](Self::get) returns `None`. Attempts in progress continue.
-    pub fn shut_down(&self) {
+    pub(crate) fn shut_down(&self) {
         self.0.state.lock().shut_down();
         self.0.work.notify_waiters();
         self.0.drained.notify_waiters();
     }
 
     /// Resolves when the queue is shut down and no key is with a worker.
-    pub async fn drained(&self) {
+    pub(crate) async fn drained(&self) {
         loop {
             let drained = self.0.drained.notified();
             if self.0.state.lock().is_drained() {
@@ -248,27 +248,30 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// Whether a key of `lane`, or of a more urgent lane, waits for a worker. Keys of slow namespaces do not count: they can
     /// wait for a long time while workers are idle.
     #[must_use]
-    pub fn is_busy(&self, lane: Lane) -> bool {
+    pub(crate) fn is_busy(&self, lane: Lane) -> bool {
         self.state(Instant::now()).is_busy(lane)
     }
 
     /// Returns a snapshot for metrics.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub(crate) fn stats(&self) -> Stats {
         let now = Instant::now();
         self.state(now).stats(now)
     }
 
     /// Returns the keys in progress and the duration of each attempt.
     #[must_use]
-    pub fn running(&self) -> Vec<(K, Duration)> {
+    pub(crate) fn running(&self) -> Vec<(K, Duration)> {
         self.0.state.lock().running(Instant::now())
     }
 
     /// Returns the number of failures and quiet retries of each key, and the time until it is queued. The time is `None` for a
     /// key that is not queued.
     #[must_use]
-    pub fn tries<'a>(&self, keys: impl Iterator<Item = &'a K>) -> Vec<(u32, Option<Duration>)>
+    pub(crate) fn tries<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a K>,
+    ) -> Vec<(u32, Option<Duration>)>
     where
         K: 'a,
     {
@@ -279,7 +282,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// Returns the place of one key, and its delays.
     #[must_use]
-    pub fn key_state(&self, key: &K) -> KeyState {
+    pub(crate) fn key_state(&self, key: &K) -> KeyState {
         let now = Instant::now();
         self.state(now).key_state(key, now)
     }
@@ -323,7 +326,7 @@ impl<K: Clone + Eq + Hash> Drop for Watch<'_, K> {
 /// A drop releases the key without a result, for example when an attempt was cut short. The key is queued again only if it was
 /// added during the attempt. Keep the item outside of code that may panic, so that its owner can count the panic as a failure.
 #[must_use = "dropping it gives the key back"]
-pub struct WorkItem<K: Clone + Eq + Hash> {
+pub(crate) struct WorkItem<K: Clone + Eq + Hash> {
     queue: Queue<K>,
     key: K,
     lane: Lane,
@@ -333,32 +336,32 @@ pub struct WorkItem<K: Clone + Eq + Hash> {
 
 impl<K: Clone + Eq + Hash> WorkItem<K> {
     /// Returns the key.
-    pub fn key(&self) -> &K {
+    pub(crate) fn key(&self) -> &K {
         &self.key
     }
 
     /// Returns the lane that handed out the key.
-    pub fn lane(&self) -> Lane {
+    pub(crate) fn lane(&self) -> Lane {
         self.lane
     }
 
     /// Returns the time that the key waited for a worker, from its add or the end of its delay.
-    pub fn waited(&self) -> Duration {
+    pub(crate) fn waited(&self) -> Duration {
         self.waited
     }
 
     /// Returns the number of failures since the last success.
-    pub fn failures(&self) -> u32 {
+    pub(crate) fn failures(&self) -> u32 {
         self.tries.failures
     }
 
     /// Returns the number of [quiet retries](Retry::is_quiet) since the last failure.
-    pub fn requeues(&self) -> u32 {
+    pub(crate) fn requeues(&self) -> u32 {
         self.tries.quiet
     }
 
     /// Releases the key, and queues it again as the outcome requires. Returns the delay of a retry, else zero.
-    pub fn complete(self, outcome: Outcome) -> Duration {
+    pub(crate) fn complete(self, outcome: Outcome) -> Duration {
         match outcome {
             Outcome::Done | Outcome::Failed(Retry::OnChange) => self.forget(),
             Outcome::After(delay) => {

@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Number of corrections that are sent without delay.
-pub const AT_ONCE: u32 = 10;
+pub(crate) const AT_ONCE: u32 = 10;
 
 /// Delay of the next correction, which doubles for each further one.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ const UNKNOWN: &str = ".unknown";
 
 /// Recent writes, and the disputes among them.
 #[derive(Default)]
-pub struct DisputeTracker {
+pub(crate) struct DisputeTracker {
     hasher: RandomState,
     entries: Mutex<Entries>,
 }
@@ -121,13 +121,13 @@ impl Counts {
 
 /// Owner of a write: the reconciled object. A dispute belongs to one owner, and ends with a new generation of the owner.
 #[derive(Clone, Copy, Debug)]
-pub struct Requester<'a> {
+pub(crate) struct Requester<'a> {
     pub uid: &'a str,
     pub generation: i64,
 }
 
 impl<'a> Requester<'a> {
-    pub fn of<P: Primary>(view: &'a P) -> Self {
+    pub(crate) fn of<P: Primary>(view: &'a P) -> Self {
         Self {
             uid: view.uid(),
             generation: view.generation(),
@@ -137,7 +137,7 @@ impl<'a> Requester<'a> {
 
 /// Desired state of a written object.
 #[derive(Clone, Copy, Debug)]
-pub enum Desired<'a> {
+pub(crate) enum Desired<'a> {
     /// The object has these fields.
     Fields(&'a Value),
     /// The object exists, or does not. The number is a fingerprint of the objects that the reconciled object refers to.
@@ -212,7 +212,7 @@ impl Entry {
 
 /// Delay of a correction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wait {
+pub(crate) struct Wait {
     /// Remaining time.
     pub time: Duration,
     /// Whether reverts are the reason. Otherwise, the outcomes of earlier writes are unknown.
@@ -224,7 +224,7 @@ pub struct Wait {
 impl DisputeTracker {
     /// Returns the delay of a write for the owner `by`, if it has to wait. `found` is the object's current state.
     #[must_use]
-    pub fn wait(
+    pub(crate) fn wait(
         &self,
         key: &Key,
         by: Requester<'_>,
@@ -246,7 +246,7 @@ impl DisputeTracker {
     /// Returns the remaining delay of the next correction, if the object may need one: its state `found` differs from the state
     /// after the last write.
     #[must_use]
-    pub fn of(&self, key: &Key, by: Requester<'_>, found: impl Hash) -> Option<Wait> {
+    pub(crate) fn of(&self, key: &Key, by: Requester<'_>, found: impl Hash) -> Option<Wait> {
         let entries = self.entries.lock();
         let entry = entries.by_pair.get(&self.pair(key, by))?;
         entry
@@ -259,7 +259,7 @@ impl DisputeTracker {
     ///
     /// Sometimes removes expired entries. If `exists` returns `false` for an object, this also removes the entry of the object,
     /// unless it counts corrections.
-    pub fn record(
+    pub(crate) fn record(
         &self,
         key: &Key,
         by: Requester<'_>,
@@ -338,7 +338,7 @@ impl DisputeTracker {
     }
 
     /// Forgets the writes of an object for the owner `by`.
-    pub fn forget(&self, key: &Key, by: Requester<'_>) {
+    pub(crate) fn forget(&self, key: &Key, by: Requester<'_>) {
         let mut entries = self.entries.lock();
         let pair = self.pair(key, by);
         entries.by_pair.remove(&pair);
@@ -369,7 +369,7 @@ impl DisputeTracker {
 }
 
 /// Returns the fields of a patch, each with its path. A list is one field.
-pub fn fields(patch: &Value) -> Vec<(String, &Value)> {
+pub(crate) fn fields(patch: &Value) -> Vec<(String, &Value)> {
     fn add<'a>(path: &str, value: &'a Value, fields: &mut Vec<(String, &'a Value)>) {
         match value.as_object().filter(|map| !map.is_empty()) {
             None => fields.push((path.to_owned(), value)),

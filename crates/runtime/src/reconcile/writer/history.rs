@@ -47,7 +47,7 @@ pub(crate) struct WriteHistory<V> {
 }
 
 impl<V: Cached> WriteHistory<V> {
-    pub fn new(store: Arc<Store<V>>) -> Self {
+    pub(crate) fn new(store: Arc<Store<V>>) -> Self {
         Self {
             store,
             disputes: DisputeTracker::default(),
@@ -61,7 +61,7 @@ impl<V: Cached> WriteHistory<V> {
 
     /// Returns the delay of this write, if other clients revert it or the outcomes of earlier writes are unknown. `found` is the
     /// version of the object.
-    pub fn delay(
+    pub(crate) fn delay(
         &self,
         key: &Key,
         by: Requester<'_>,
@@ -72,7 +72,7 @@ impl<V: Cached> WriteHistory<V> {
     }
 
     /// Records a write, with the versions of the object before and after. `left` is `None` if the outcome is unknown.
-    pub fn record(
+    pub(crate) fn record(
         &self,
         key: &Key,
         by: Requester<'_>,
@@ -85,14 +85,20 @@ impl<V: Cached> WriteHistory<V> {
     }
 
     /// Whether this patch for the owner `by` is known to have no effect on the object in this state.
-    pub fn is_no_op_patch(&self, key: &Key, by: Requester<'_>, seen: &V, patch: &Value) -> bool {
+    pub(crate) fn is_no_op_patch(
+        &self,
+        key: &Key,
+        by: Requester<'_>,
+        seen: &V,
+        patch: &Value,
+    ) -> bool {
         let (patch, list) = (requested(by, patch), self.list(key));
         (self.no_op_patches).contains(key, patch, Content(seen), list)
     }
 
     /// Records the outcome of a patch that was sent after `list`: the resulting object `left`, and whether the patch had an
     /// effect.
-    pub fn record_patch(
+    pub(crate) fn record_patch(
         &self,
         key: &Key,
         by: Requester<'_>,
@@ -110,7 +116,7 @@ impl<V: Cached> WriteHistory<V> {
     }
 
     /// Returns the records that hold the writes of this object for the owner `by`.
-    pub fn holds(&self, key: &Key, by: Requester<'_>) -> Vec<Record> {
+    pub(crate) fn holds(&self, key: &Key, by: Requester<'_>) -> Vec<Record> {
         let object = format!("{} {key}", V::KIND.kind);
         let seen = self.store.get(key);
         let version = seen.as_ref().map_or(ABSENT, |seen| seen.version);
@@ -131,7 +137,7 @@ impl<V: Cached> WriteHistory<V> {
     }
 
     /// Forgets the disputes of this object for the owner `by`, and its writes without effect.
-    pub fn forget(&self, key: &Key, by: Requester<'_>) {
+    pub(crate) fn forget(&self, key: &Key, by: Requester<'_>) {
         for disputes in [&self.disputes, &self.status_disputes] {
             disputes.forget(key, by);
         }
@@ -157,7 +163,7 @@ impl<V: Cached> WriteHistory<V> {
 
 impl<P: Primary> WriteHistory<P> {
     /// Returns the delay of this status, if other clients revert it or the outcomes of earlier writes are unknown.
-    pub fn status_delay(
+    pub(crate) fn status_delay(
         &self,
         key: &Key,
         by: Requester<'_>,
@@ -169,7 +175,7 @@ impl<P: Primary> WriteHistory<P> {
     }
 
     /// Records a write of the status, with the statuses before and after. `left` is `None` if the outcome is unknown.
-    pub fn record_status_write(
+    pub(crate) fn record_status_write(
         &self,
         key: &Key,
         by: Requester<'_>,
@@ -183,7 +189,12 @@ impl<P: Primary> WriteHistory<P> {
     }
 
     /// Whether this status is known to have no effect or to be rejected.
-    pub fn is_futile_status(&self, key: &Key, seen: &Snapshot<P>, status: &P::Status) -> bool {
+    pub(crate) fn is_futile_status(
+        &self,
+        key: &Key,
+        seen: &Snapshot<P>,
+        status: &P::Status,
+    ) -> bool {
         let list = self.list(key);
         let status = || Says::<P>(status);
         (self.no_op_statuses).contains(key, status(), stored(&*seen.view), list)
@@ -192,14 +203,14 @@ impl<P: Primary> WriteHistory<P> {
 
     /// Whether a status of this version had no effect or was rejected, is suppressed for now, and will be sent again even if
     /// nothing changes.
-    pub fn is_status_suppressed(&self, key: &Key, seen: &Snapshot<P>) -> bool {
+    pub(crate) fn is_status_suppressed(&self, key: &Key, seen: &Snapshot<P>) -> bool {
         let list = self.list(key);
         (self.rejected_statuses).has_passing(key, seen.version, list)
             || (self.no_op_statuses).has_passing(key, stored(&*seen.view), list)
     }
 
     /// Returns the records that hold the status.
-    pub fn status_holds(&self, key: &Key, seen: &Snapshot<P>) -> Vec<Record> {
+    pub(crate) fn status_holds(&self, key: &Key, seen: &Snapshot<P>) -> Vec<Record> {
         let (view, list) = (&*seen.view, self.list(key));
         let status = format!("the status of {} {key}", P::KIND.kind);
         let dispute = (self.status_disputes).of(key, Requester::of(view), Whole(view.status()));
@@ -224,7 +235,7 @@ impl<P: Primary> WriteHistory<P> {
 
     /// Records the outcome of a status that was sent after `list`: the resulting object `left`, and whether the status had an
     /// effect.
-    pub fn record_status(
+    pub(crate) fn record_status(
         &self,
         key: &Key,
         status: &P::Status,
@@ -241,7 +252,7 @@ impl<P: Primary> WriteHistory<P> {
     }
 
     /// Records a status that the API server rejected for this version of the object.
-    pub fn record_rejected_status(&self, key: &Key, version: u64, status: &P::Status) {
+    pub(crate) fn record_rejected_status(&self, key: &Key, version: u64, status: &P::Status) {
         let (list, exists) = (self.list(key), self.exists());
         (self.rejected_statuses).record(key, Says::<P>(status), version, list, exists);
     }
@@ -250,12 +261,18 @@ impl<P: Primary> WriteHistory<P> {
 /// All lists count as the same list 0: schemas do not apply to finalizers, so a relist is no reason to send the request again.
 impl<P: Finalizable> WriteHistory<P> {
     /// Whether this change of a finalizer is known to have no effect on the object in this state.
-    pub fn is_no_op_finalizer(&self, key: &Key, change: (&str, bool), seen: &P) -> bool {
+    pub(crate) fn is_no_op_finalizer(&self, key: &Key, change: (&str, bool), seen: &P) -> bool {
         (self.no_op_finalizers).contains(key, change, finalized(seen), 0)
     }
 
     /// Records the outcome of a change of a finalizer: the resulting object `left`, and whether the change had an effect.
-    pub fn record_finalizer(&self, key: &Key, change: (&str, bool), left: &P, had_effect: bool) {
+    pub(crate) fn record_finalizer(
+        &self,
+        key: &Key,
+        change: (&str, bool),
+        left: &P,
+        had_effect: bool,
+    ) {
         let finalizers = &self.no_op_finalizers;
         if had_effect {
             finalizers.forget(key, change);

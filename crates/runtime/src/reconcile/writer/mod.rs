@@ -7,7 +7,7 @@
 //! exponential backoff.
 
 pub(crate) mod disputes;
-pub mod finalizer;
+pub(crate) mod finalizer;
 pub(crate) mod history;
 pub(crate) mod labels;
 mod no_op;

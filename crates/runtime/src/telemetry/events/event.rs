@@ -123,7 +123,7 @@ impl Queued {
 
 /// Reporter of the events, and the default kind of their objects.
 #[derive(Clone, Debug)]
-pub struct EventSource {
+pub(crate) struct EventSource {
     pub app: &'static App,
     /// Name of the reporting controller.
     pub reporter: &'static str,

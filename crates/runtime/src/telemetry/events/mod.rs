@@ -18,7 +18,7 @@ use std::sync::{Arc, atomic::AtomicBool};
 use kube::Client;
 use tokio::sync::mpsc;
 
-pub use self::event::{Event, EventSource};
+pub(crate) use self::event::{Event, EventSource};
 use self::{
     dropped::DroppedEvents,
     event::{Queued, WAITING},
@@ -32,7 +32,7 @@ use crate::{
 
 /// Sends events to the task that writes them.
 #[derive(Clone)]
-pub struct Recorder {
+pub(crate) struct Recorder {
     sender: mpsc::Sender<Queued>,
     drops: Arc<DroppedEvents>,
     host: Host,
@@ -70,7 +70,7 @@ impl Recorder {
     }
 
     /// Queues an event about the object `key` with this UID. Drops it if the queue is full.
-    pub fn send(&self, key: &Key, uid: &str, event: Event) {
+    pub(crate) fn send(&self, key: &Key, uid: &str, event: Event) {
         let queued = Queued {
             kind: self.kind,
             key: key.clone(),

@@ -75,7 +75,7 @@ pub(super) const MAX_IDLE: Duration = Duration::from_secs(30);
 pub(super) type Pool = Client<BoxCloneSyncService<Uri, TokioIo<Watched>, BoxError>, Full<Bytes>>;
 
 /// Connection settings of one signal.
-pub struct Connection {
+pub(crate) struct Connection {
     protocol: Protocol,
     endpoint: Endpoint,
     address: Uri,
@@ -88,7 +88,7 @@ impl Connection {
     ///
     /// # Errors
     /// The address is invalid.
-    pub fn new(
+    pub(crate) fn new(
         protocol: Protocol,
         address: String,
         trust: Option<Trust>,
@@ -111,7 +111,7 @@ impl Connection {
         })
     }
 
-    pub fn breaks(&self) -> Breaks {
+    pub(crate) fn breaks(&self) -> Breaks {
         self.breaks.clone()
     }
 
@@ -120,7 +120,7 @@ impl Connection {
     }
 
     /// Returns a gRPC channel that connects on first use, and reconnects when a connection has ended.
-    pub fn channel(&self) -> Channel {
+    pub(crate) fn channel(&self) -> Channel {
         self.endpoint.connect_with_connector_lazy(self.connector())
     }
 
@@ -136,7 +136,7 @@ impl Connection {
     ///
     /// # Errors
     /// The connection cannot be established.
-    pub async fn connect(&self) -> Result<(), BoxError> {
+    pub(crate) async fn connect(&self) -> Result<(), BoxError> {
         match self.protocol {
             Protocol::Grpc => {
                 let channel = self.endpoint.connect_with_connector(self.connector());

@@ -37,7 +37,7 @@ pub(crate) enum Signal {
 }
 
 impl Signal {
-    pub const ALL: [Self; 3] = [Self::Traces, Self::Logs, Self::Metrics];
+    pub(crate) const ALL: [Self; 3] = [Self::Traces, Self::Logs, Self::Metrics];
 
     /// Returns the name in upper case, as in the names of variables.
     const fn upper(self) -> &'static str {
@@ -72,7 +72,7 @@ pub(crate) struct Env {
 }
 
 impl Env {
-    pub fn new(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+    pub(crate) fn new(vars: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let mut env = Self::default();
         for (name, value) in vars {
             if let Ok(name) = name.into_string()
@@ -117,7 +117,7 @@ impl Env {
     }
 
     /// Returns the variable's value, if it is set and valid.
-    pub fn set(&self, name: &str) -> Option<&str> {
+    pub(crate) fn set(&self, name: &str) -> Option<&str> {
         self.values.get(name).map(String::as_str)
     }
 
@@ -146,7 +146,11 @@ impl Env {
     ///
     /// # Errors
     /// [`Error::Variable`] if the value is invalid.
-    pub fn strict_for(&self, signal: Signal, what: &str) -> Result<Option<(String, &str)>, Error> {
+    pub(crate) fn strict_for(
+        &self,
+        signal: Signal,
+        what: &str,
+    ) -> Result<Option<(String, &str)>, Error> {
         for name in [signal.own(what), format!("{OTLP}{what}")] {
             if let Some(value) = self.strict(&name)? {
                 return Ok(Some((name, value)));
@@ -163,7 +167,7 @@ impl Env {
     ///
     /// # Errors
     /// [`Error::Variable`] if the endpoint is invalid or the protocol is refused.
-    pub fn target(
+    pub(crate) fn target(
         &self,
         signal: Signal,
         configured: &Telemetry,
@@ -215,7 +219,7 @@ impl Env {
     ///
     /// # Errors
     /// [`Error::Variable`] if headers are invalid.
-    pub fn warnings(&self, signals: &[Signal]) -> Result<Vec<String>, Error> {
+    pub(crate) fn warnings(&self, signals: &[Signal]) -> Result<Vec<String>, Error> {
         for signal in signals {
             self.strict_for(*signal, "HEADERS")?;
         }
@@ -237,30 +241,30 @@ impl Env {
     }
 
     /// Returns the time limit of one export.
-    pub fn timeout(&self, signal: Signal) -> Duration {
+    pub(crate) fn timeout(&self, signal: Signal) -> Duration {
         Duration::from_millis(parsed(self.value_for(signal, "TIMEOUT")))
     }
 
     /// Whether exports are compressed with gzip.
-    pub fn compresses(&self, signal: Signal) -> bool {
+    pub(crate) fn compresses(&self, signal: Signal) -> bool {
         self.value_for(signal, "COMPRESSION") == "gzip"
     }
 
     /// Returns the headers of every export.
-    pub fn headers(&self, signal: Signal) -> HeaderMap {
+    pub(crate) fn headers(&self, signal: Signal) -> HeaderMap {
         headers(self.value_for(signal, "HEADERS")).unwrap_or_default()
     }
 
-    pub fn number<T: FromStr<Err: Debug>>(&self, name: &str) -> T {
+    pub(crate) fn number<T: FromStr<Err: Debug>>(&self, name: &str) -> T {
         parsed(self.value(name))
     }
 
-    pub fn milliseconds(&self, name: &str) -> Duration {
+    pub(crate) fn milliseconds(&self, name: &str) -> Duration {
         Duration::from_millis(self.number(name))
     }
 
     /// Returns the temporality of exported counters: totals or increments.
-    pub fn temporality(&self) -> Temporality {
+    pub(crate) fn temporality(&self) -> Temporality {
         match self.value("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE") {
             "delta" => Temporality::Delta,
             "lowmemory" => Temporality::LowMemory,
@@ -268,7 +272,7 @@ impl Env {
         }
     }
 
-    pub fn sampler(&self) -> Sampler {
+    pub(crate) fn sampler(&self) -> Sampler {
         let share = Sampler::TraceIdRatioBased(self.number("OTEL_TRACES_SAMPLER_ARG"));
         let by_parent = |sampler| Sampler::ParentBased(Box::new(sampler));
         match self.value("OTEL_TRACES_SAMPLER") {
@@ -282,7 +286,7 @@ impl Env {
     }
 
     /// Returns configured resource attributes.
-    pub fn attributes(&self) -> Vec<KeyValue> {
+    pub(crate) fn attributes(&self) -> Vec<KeyValue> {
         let list = attributes(self.value("OTEL_RESOURCE_ATTRIBUTES")).unwrap_or_default();
         let list = list.into_iter();
         let name = self.set("OTEL_SERVICE_NAME");
@@ -293,7 +297,7 @@ impl Env {
     }
 
     /// Whether requests to the API server carry the trace context.
-    pub fn propagates(&self) -> bool {
+    pub(crate) fn propagates(&self) -> bool {
         items(self.value("OTEL_PROPAGATORS")).any(|name| name == "tracecontext")
     }
 }

@@ -99,7 +99,7 @@ impl ExportEvent {
 pub(crate) struct Failures(Arc<AtomicU64>);
 
 impl Failures {
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }

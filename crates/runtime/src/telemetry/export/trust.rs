@@ -43,7 +43,7 @@ const HTTP1: &[u8] = b"http/1.1";
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// TLS settings of one signal.
-pub struct Trust {
+pub(crate) struct Trust {
     signal: Signal,
     files: Arc<Files>,
     /// Limits reads to one at a time.
@@ -123,7 +123,7 @@ impl Trust {
     ///
     /// # Errors
     /// The handshake fails, or the collector does not support HTTP/2 although gRPC needs it.
-    pub async fn handshake(
+    pub(crate) async fn handshake(
         &self,
         host: &str,
         stream: TcpStream,

@@ -27,7 +27,7 @@ static STDERR: Output = Output::new();
 ///
 /// # Errors
 /// The thread cannot be started.
-pub fn start() -> io::Result<()> {
+pub(crate) fn start() -> io::Result<()> {
     let mut state = STDERR.state.lock();
     if state.started {
         return Ok(());
@@ -48,22 +48,22 @@ pub fn start() -> io::Result<()> {
 }
 
 /// Returns the number of lost lines.
-pub fn lost() -> u64 {
+pub(crate) fn lost() -> u64 {
     STDERR.state.lock().lost
 }
 
 /// Writes one line that is not part of the log.
-pub fn line(text: &str) {
+pub(crate) fn line(text: &str) {
     let _ = Lines.write_all(format!("{text}\n").as_bytes());
 }
 
 /// Waits until all lines are written, at most `limit`.
-pub fn flush(limit: Duration) {
+pub(crate) fn flush(limit: Duration) {
     STDERR.flush(limit);
 }
 
 /// Writer for whole lines. It never blocks once the thread runs, and never fails.
-pub struct Lines;
+pub(crate) struct Lines;
 
 impl Write for Lines {
     fn write(&mut self, lines: &[u8]) -> io::Result<usize> {

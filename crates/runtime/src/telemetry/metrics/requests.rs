@@ -18,7 +18,7 @@ const METHODS: [(Method, u16); 5] = [
 
 /// Instruments for the requests to one API server; clones share them.
 #[derive(Clone, Debug)]
-pub struct Requests(Arc<Shared>);
+pub(crate) struct Requests(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -29,7 +29,7 @@ struct Shared {
 
 impl Requests {
     /// Creates the instruments for the API server at `host`.
-    pub fn new(metrics: &Metrics, host: &str) -> Self {
+    pub(crate) fn new(metrics: &Metrics, host: &str) -> Self {
         let host = KeyValue::new("host", host.to_owned());
         let timers = METHODS.map(|(method, code)| {
             let verb = KeyValue::new("verb", method.to_string());
@@ -50,7 +50,7 @@ impl Requests {
     }
 
     /// Counts a request that ended after `elapsed` with the status `code`, or without a response (`None`).
-    pub fn ended(&self, method: &Method, code: Option<u16>, elapsed: Duration) {
+    pub(crate) fn ended(&self, method: &Method, code: Option<u16>, elapsed: Duration) {
         self.count(method, code, 1);
         if let Some((_, timer)) = self.0.timers.iter().find(|(name, _)| name == method) {
             timer.record(elapsed);

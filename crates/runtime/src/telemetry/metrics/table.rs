@@ -55,7 +55,7 @@ macro_rules! metrics {
     ($($section:literal { $($id:ident: $kind:ident $name:literal $unit:literal $labels:tt $help:literal;)+ })+) => {
         $($(
             #[doc = concat!("`", $name, "`")]
-            pub const $id: Metric = Metric {
+            pub(crate) const $id: Metric = Metric {
                 template: $name,
                 kind: Kind::$kind,
                 unit: $unit,

@@ -118,7 +118,7 @@ impl Refusal {
 }
 
 /// Sends reviews to the API server and caches the results.
-pub struct Auth {
+pub(crate) struct Auth {
     app: &'static App,
     client: Client,
     answers: Mutex<Answers>,
@@ -132,7 +132,7 @@ pub struct Auth {
 impl Auth {
     /// Creates the authorizer, which sends reviews with `client`.
     #[must_use]
-    pub fn new(app: &'static App, client: Client) -> Self {
+    pub(crate) fn new(app: &'static App, client: Client) -> Self {
         Self {
             app,
             client,
@@ -148,7 +148,7 @@ impl Auth {
     ///
     /// # Errors
     /// The reason for the refusal.
-    pub async fn check(
+    pub(crate) async fn check(
         &self,
         page: Page,
         peer: IpAddr,

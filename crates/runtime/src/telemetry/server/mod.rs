@@ -4,7 +4,7 @@
 //! address, over TLS and to authorized clients only. Each connection carries one request: probes and scrapes are rare, and an
 //! idle connection would take the place of another.
 
-pub mod auth;
+pub(crate) mod auth;
 pub(crate) mod tls;
 
 use std::{

@@ -29,7 +29,7 @@ use tokio_rustls::{
 use tracing::{info, warn};
 
 /// Reload interval, as in controller-runtime.
-pub const PERIOD: Duration = Duration::from_secs(10);
+pub(crate) const PERIOD: Duration = Duration::from_secs(10);
 
 /// Time limit for reading a mounted directory, after which it counts as hung.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -62,18 +62,18 @@ pub enum Error {
 }
 
 /// TLS settings of the server.
-pub struct Tls {
+pub(crate) struct Tls {
     certificate: Certificate,
     folder: Option<Folder>,
 }
 
 /// The current certificate, as an acceptor of TLS connections; clones share it.
 #[derive(Clone)]
-pub struct Certificate(Arc<Mutex<TlsAcceptor>>);
+pub(crate) struct Certificate(Arc<Mutex<TlsAcceptor>>);
 
 impl Certificate {
     /// Returns the acceptor for a new connection.
-    pub fn acceptor(&self) -> TlsAcceptor {
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
         self.0.lock().clone()
     }
 }
@@ -96,7 +96,11 @@ impl Tls {
     ///
     /// # Errors
     /// See [`Error`].
-    pub async fn new(app: &App, folder: Option<PathBuf>, period: Duration) -> Result<Self, Error> {
+    pub(crate) async fn new(
+        app: &App,
+        folder: Option<PathBuf>,
+        period: Duration,
+    ) -> Result<Self, Error> {
         let (acceptor, folder) = if let Some(path) = folder {
             let reading = Pair::reading(path.clone());
             let read = timeout(READ_TIMEOUT, reading).await;
@@ -121,13 +125,13 @@ impl Tls {
     }
 
     /// Returns the shared certificate.
-    pub fn certificate(&self) -> Certificate {
+    pub(crate) fn certificate(&self) -> Certificate {
         self.certificate.clone()
     }
 
     /// Reloads the certificate until cancelled. A read may hang in a mounted directory. It then blocks one thread and no
     /// connection, and the previous certificate stays in use.
-    pub async fn renewals(self) {
+    pub(crate) async fn renewals(self) {
         let Some(mut folder) = self.folder else {
             return std::future::pending().await;
         };
