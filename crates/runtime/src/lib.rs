@@ -215,15 +215,6 @@
 //!
 //! [`FenceLayer::wrap`]: election::FenceLayer::wrap
 
-#![cfg_attr(
-    not(feature = "operator"),
-    allow(
-        dead_code,
-        unused_imports,
-        unused_variables,
-        reason = "items that only the controllers use"
-    )
-)]
 #![cfg_attr(feature = "operator", warn(unreachable_pub))]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests are outside"))]
 
@@ -248,21 +239,6 @@ pub mod testing;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-pub use api::{
-    applied::Applied,
-    difference::Comparison,
-    exists::Exists,
-    failure::{Failure, Retry, brief},
-    key::Key,
-    kind::Kind,
-    names as dns,
-    object::{Cached, Field, Finalizable, Meta, Metadata, Object, Primary},
-    plain::{Custom, Dependent, Fields, Spec},
-    reference::{ObjectRef, Owner, OwnerReference, References},
-    reported::{Reported, Status, condition},
-    select::Select,
-};
-
 /// For the tests, the simulation and the generators of the repository. Not part of the interface: may change at any time.
 #[cfg(feature = "operator")]
 #[doc(hidden)]
@@ -286,7 +262,8 @@ pub mod internals {
             run::{Election, run},
         },
         telemetry::{
-            health::{Health, Heartbeat},
+            health::Health,
+            heartbeat::Heartbeat,
             server::{
                 Server,
                 auth::{Page, Refusal},
@@ -302,6 +279,7 @@ pub mod internals {
 }
 
 /// CRDs with several versions.
+#[cfg(feature = "operator")]
 pub mod crd {
     pub use crate::api::{
         conversion::{Convert, Definition, Version, Versioned, converted},
@@ -311,6 +289,20 @@ pub mod crd {
 
 #[cfg(feature = "operator")]
 pub use {
+    api::{
+        applied::Applied,
+        difference::Comparison,
+        exists::Exists,
+        failure::{Failure, Retry, brief},
+        key::Key,
+        kind::Kind,
+        names as dns,
+        object::{Cached, Field, Finalizable, Meta, Metadata, Object, Primary},
+        plain::{Custom, Dependent, Fields, Spec},
+        reference::{ObjectRef, Owner, OwnerReference, References},
+        reported::{Reported, Status, condition},
+        select::Select,
+    },
     cache::{
         index::Index,
         store::{Snapshot, Store},
@@ -319,6 +311,7 @@ pub use {
         cli::{command, main},
         run::{Error, run},
     },
+    config::settings::Config,
     controller::{
         TaskExited,
         builder::{Builder, ControllerBuilder, if_installed::IfInstalled},
@@ -332,9 +325,9 @@ pub use {
         reconciler::{Action, Outcome, Reconciler},
         writer::{Writer, finalizer::Finalizer, owner_reference},
     },
+    telemetry::events::event::Event,
 };
 pub use {
-    config::{app::App, environment::Host, settings::Config},
+    config::{app::App, environment::Host},
     election::standalone::{Candidate, candidate},
-    telemetry::events::event::Event,
 };

@@ -15,7 +15,7 @@ use crate::{
     },
     client::context::ClientContext,
     config::{app::App, backoff::Backoff, environment::Host},
-    telemetry::{health::Heartbeat, log_once::OutageLog},
+    telemetry::{heartbeat::Heartbeat, log_once::OutageLog},
 };
 
 /// Longest delay between two attempts. It also limits how late the installation of a CRD is noticed.

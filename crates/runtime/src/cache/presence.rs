@@ -26,7 +26,7 @@ use crate::{
     cache::outage::{MAX_PAUSE, MIN_PAUSE, SPREAD},
     client::{context::ClientContext, transport::READ_TIMEOUT},
     config::{backoff::Backoff, environment::Host},
-    telemetry::health::Heartbeat,
+    telemetry::heartbeat::Heartbeat,
 };
 
 /// Longest delay between two lists of a type that is not installed.

@@ -38,7 +38,7 @@ use crate::{
         target::Target,
     },
     client::{context::ClientContext, transport::READ_TIMEOUT},
-    telemetry::health::Heartbeat,
+    telemetry::heartbeat::Heartbeat,
 };
 
 /// Minimum duration of a watch that may be reopened without a delay.

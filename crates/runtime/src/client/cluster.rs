@@ -1,6 +1,8 @@
 //! Connection to the cluster: its address and credentials, and the controller's client.
 
-use std::{fs, net::Ipv6Addr, path::Path, sync::Arc, time::Duration};
+#[cfg(feature = "operator")]
+use std::net::Ipv6Addr;
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use http::{
     Request,
@@ -17,8 +19,11 @@ use kube::{
 };
 use tokio::net::TcpStream;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _, service_fn};
+#[cfg(feature = "operator")]
 use tracing::warn;
 
+#[cfg(feature = "operator")]
+use crate::{client::kubeconfig, config::settings::Config};
 use crate::{
     client::{
         credentials::{Credentials, Pool},
@@ -29,15 +34,15 @@ use crate::{
             recheck_before_sending,
         },
         instrumented::{RequestLayer, without_credentials},
-        kubeconfig, tls,
-        transport::{READ_TIMEOUT, Transport, complete_status},
+        tls,
+        transport::{NO_PROXY, READ_TIMEOUT, Transport, complete_status},
         warnings::{self, Warnings},
     },
     config::{
         app::App,
         descriptors::Connections,
         environment::Host,
-        settings::{Config, LeaderElection, MUTATION_TIMEOUT},
+        settings::{LeaderElection, MUTATION_TIMEOUT},
     },
     telemetry::metrics::Metrics,
 };
@@ -72,6 +77,7 @@ const KEEPALIVE_RETRIES: u32 = 3;
 ///
 /// # Errors
 /// Fails if the source cannot be used.
+#[cfg(feature = "operator")]
 async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfig, Error> {
     let mut kube = match (&config.kubeconfig, &config.master) {
         (Some(path), _) => {
@@ -105,11 +111,7 @@ async fn config(app: &App, host: &Host, config: &Config) -> Result<KubeConfig, E
 
 /// Returns `kube` with the timeouts and the name of this client, and without retries. Fails if it specifies a proxy.
 fn hardened(app: &App, mut kube: KubeConfig) -> Result<KubeConfig, Error> {
-    if let Some(proxy) = kube
-        .proxy_url
-        .take()
-        .filter(|url| url != kubeconfig::NO_PROXY)
-    {
+    if let Some(proxy) = kube.proxy_url.take().filter(|url| url != NO_PROXY) {
         return Err(Error::Proxy(without_credentials(proxy)));
     }
     // From here on, the address appears in log lines, also of libraries.
@@ -127,6 +129,7 @@ fn hardened(app: &App, mut kube: KubeConfig) -> Result<KubeConfig, Error> {
 }
 
 /// Whether the configured cluster runs this pod.
+#[cfg(feature = "operator")]
 pub(crate) fn is_pods_own(host: &Host, config: &Config) -> bool {
     config.kubeconfig.is_none() && host.variable("KUBERNETES_SERVICE_HOST").is_some()
 }
@@ -145,6 +148,7 @@ pub(crate) fn as_for_kubectl(host: Host) -> Host {
 
 /// Returns the configuration of the cluster that runs this pod, from the service account in `folder`. Namespace and CA are
 /// optional, as in client-go.
+#[cfg(feature = "operator")]
 fn in_cluster(host: &Host, folder: &Path) -> Result<KubeConfig, Error> {
     let variable = |name: &str| {
         let missing = || Error::InCluster(format!("{name} is not set"));
@@ -228,6 +232,7 @@ impl Cluster {
     ///
     /// # Errors
     /// See [`Error`].
+    #[cfg(feature = "operator")]
     pub async fn find(app: &App, host: &Host, config: &Config) -> Result<Self, Error> {
         let kube = self::config(app, host, config).await?;
         let pod_namespace = pod_namespace(host, is_pods_own(host, config));
@@ -289,6 +294,7 @@ impl Cluster {
 ///
 /// # Errors
 /// [`Error::Tls`] if certificates or keys cannot be used, and [`Error::Client`] if other credentials cannot be used.
+#[cfg(feature = "operator")]
 pub fn lease_transport(
     mut kube: KubeConfig,
     settings: &LeaderElection,

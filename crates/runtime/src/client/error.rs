@@ -1,12 +1,15 @@
 //! Errors of the connection to the cluster.
 
-use super::{exec, kubeconfig};
+use super::exec;
+#[cfg(feature = "operator")]
+use super::kubeconfig;
 use crate::config::tls;
 
 /// Reason why the cluster cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A kubeconfig cannot be read or is invalid.
+    #[cfg(feature = "operator")]
     #[error("kubeconfig {from}: {error}")]
     Kubeconfig {
         /// Path of the file, with `$KUBECONFIG` if the path comes from there.
@@ -15,6 +18,7 @@ pub enum Error {
         error: kubeconfig::Error,
     },
     /// Not in a pod, `$KUBECONFIG` is not set, and `~/.kube/config` cannot be used.
+    #[cfg(feature = "operator")]
     #[error(
         "no cluster: not in a pod, $KUBECONFIG is not set, and ~/.kube/config cannot be read ({0}); specify one with \
          --kubeconfig or --master"
@@ -24,6 +28,7 @@ pub enum Error {
     #[error("the kubeconfig specifies the proxy {0} (proxy-url): proxies are not supported")]
     Proxy(http::Uri),
     /// The service account of this pod cannot be used.
+    #[cfg(feature = "operator")]
     #[error("in-cluster configuration: {0}")]
     InCluster(String),
     /// Certificates or keys cannot be used.

@@ -14,12 +14,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    client::token_file::{bearer, secret},
+    client::{
+        token_file::{bearer, secret},
+        transport::NO_PROXY,
+    },
     config::environment::Host,
 };
-
-/// Placeholder that keeps kube from using the proxy of `HTTPS_PROXY`.
-pub(super) const NO_PROXY: &str = "http://no-proxy.invalid/";
 
 /// Error of a kubeconfig. No message quotes the file, because it contains credentials.
 #[derive(Debug, thiserror::Error)]

@@ -1,12 +1,14 @@
 //! Client of the API server: configuration, credentials, transport and the fence that all writes pass.
 
 pub(crate) mod cluster;
+#[cfg(feature = "operator")]
 pub(crate) mod context;
 mod credentials;
 pub(crate) mod error;
 pub(crate) mod exec;
 pub(crate) mod fence;
 pub(crate) mod instrumented;
+#[cfg(feature = "operator")]
 mod kubeconfig;
 pub(crate) mod middleware;
 pub(crate) mod tls;
@@ -14,4 +16,6 @@ pub(crate) mod token_file;
 pub(crate) mod transport;
 pub(crate) mod warnings;
 
-pub use self::{cluster::Cluster, error::Error};
+#[cfg(feature = "operator")]
+pub use self::cluster::Cluster;
+pub use self::error::Error;

@@ -13,6 +13,9 @@ use tower::{BoxError, util::BoxService};
 /// silence means that it is stuck.
 pub const READ_TIMEOUT: Duration = Duration::from_mins(5);
 
+/// Placeholder in a configuration of kube, which keeps kube from using the proxy of `HTTPS_PROXY`.
+pub(super) const NO_PROXY: &str = "http://no-proxy.invalid/";
+
 /// Maximum size of the body of an error response, in bytes. A `Status` is far shorter, and a faulty server may send an endless
 /// body.
 const LONGEST_STATUS: usize = 1 << 20;

@@ -98,6 +98,7 @@ impl App {
     }
 
     /// Returns whether a target of logs or traces belongs to the application or the runtime.
+    #[cfg(feature = "operator")]
     pub(crate) fn has(&self, target: &str) -> bool {
         let mut crates = self.crates.iter().chain(&[env!("CARGO_CRATE_NAME")]);
         crates.any(|name| target.split("::").next() == Some(name))

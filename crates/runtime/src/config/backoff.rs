@@ -3,7 +3,9 @@
 //! The crate's jitter and its time limit are off. Delays double exactly, as in client-go. A caller that needs jitter takes it
 //! from [`Host`](super::environment::Host), so that a simulation can repeat it. A controller never stops retrying.
 
-use std::{iter, time::Duration};
+#[cfg(feature = "operator")]
+use std::iter;
+use std::time::Duration;
 
 use backoff::{ExponentialBackoff, backoff::Backoff as _};
 
@@ -45,8 +47,10 @@ impl Backoff {
 }
 
 /// Delays of a [`Backoff`] by the number of failures, computed once: a million failures cost one look-up.
+#[cfg(feature = "operator")]
 pub(crate) struct Delays(Vec<Duration>);
 
+#[cfg(feature = "operator")]
 impl Delays {
     pub(crate) fn new(first: Duration, max: Duration) -> Self {
         let mut backoff = Backoff::new(first, max);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::Semaphore;
 
+#[cfg(feature = "operator")]
 use crate::api::kind::Kind;
 
 /// Upper bound of the limit that this process sets. More descriptors would be useless. Some old programs that a credential
@@ -19,6 +20,7 @@ const MAX: u64 = 1 << 20;
 const OTHERS: usize = 256;
 
 /// Connections for requests that are not watches.
+#[cfg(feature = "operator")]
 const REQUESTS: usize = 64;
 
 /// Connections that are opened at the same time. Each may need a few more descriptors: to resolve the name, and to try an
@@ -48,12 +50,14 @@ fn connections(limit: usize) -> usize {
 }
 
 /// Returns the maximum number of watches among these connections.
+#[cfg(feature = "operator")]
 fn watches(limit: usize) -> usize {
     let connections = connections(limit);
     connections - REQUESTS.min(connections / 2)
 }
 
 /// Returns the number of namespaces that can be watched for these resource types, at least one.
+#[cfg(feature = "operator")]
 pub(crate) fn fit(limit: usize, kinds: &[Kind]) -> usize {
     let (in_each, in_cluster) = count(kinds);
     let left = watches(limit).saturating_sub(in_cluster);
@@ -61,18 +65,21 @@ pub(crate) fn fit(limit: usize, kinds: &[Kind]) -> usize {
 }
 
 /// Returns the number of watches in each namespace, and in the cluster.
+#[cfg(feature = "operator")]
 fn count(kinds: &[Kind]) -> (usize, usize) {
     let in_cluster = kinds.iter().filter(|kind| kind.is_cluster_scoped()).count();
     (kinds.len() - in_cluster, in_cluster)
 }
 
 /// Returns the number of all watches.
+#[cfg(feature = "operator")]
 pub(crate) fn wanted(namespaces: usize, kinds: &[Kind]) -> usize {
     let (in_each, in_cluster) = count(kinds);
     namespaces * in_each + in_cluster
 }
 
 /// Describes the namespaces that do not fit, and the remedy. `None` if all fit.
+#[cfg(feature = "operator")]
 pub(crate) fn shortage(
     limit: usize,
     namespaces: &[Option<String>],

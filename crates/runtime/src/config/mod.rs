@@ -22,6 +22,7 @@ pub(crate) mod key_value_list;
 pub(crate) mod load;
 #[cfg(feature = "operator")]
 pub(crate) mod log_filter;
+#[cfg(feature = "operator")]
 pub(crate) mod protocol;
 #[cfg(feature = "operator")]
 pub(crate) mod rule;
@@ -37,13 +38,13 @@ pub(crate) mod tls;
 #[cfg(feature = "operator")]
 pub(crate) use load::{args, load, variables};
 
-pub use app::PodSecurity;
-pub use protocol::Protocol;
-pub use settings::{Backoff, ControllerConfig, Http, LeaderElection, Log, LogFormat, Telemetry};
+pub use {app::PodSecurity, settings::LeaderElection};
 #[cfg(feature = "operator")]
 pub use {
     controllers::ControllerKeys,
+    protocol::Protocol,
     rule::Rule,
+    settings::{Backoff, ControllerConfig, Http, Log, LogFormat, Telemetry},
     table::{Key, WORK},
 };
 

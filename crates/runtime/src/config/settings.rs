@@ -1,13 +1,15 @@
 //! The configuration as Rust types.
 
-use std::{
-    collections::BTreeMap, fmt, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration,
-};
+#[cfg(feature = "operator")]
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf};
+use std::{fmt, str::FromStr, time::Duration};
 
+#[cfg(feature = "operator")]
 use http::Uri;
 use jiff::SignedDuration;
 use serde::{Deserialize, Deserializer};
 
+#[cfg(feature = "operator")]
 use super::protocol::Protocol;
 use crate::api::names::is_subdomain;
 
@@ -16,6 +18,7 @@ use crate::api::names::is_subdomain;
 /// [`main`](crate::main) enforces the range of each key (docs/configuration.md). Code that constructs a `Config` must respect the
 /// ranges.
 // All other keys belong to the application.
+#[cfg(feature = "operator")]
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Config {
     /// Interval of the full resync.
@@ -51,6 +54,7 @@ pub struct Config {
     pub telemetry: Telemetry,
 }
 
+#[cfg(feature = "operator")]
 impl Config {
     /// Returns the settings for one controller: its own `workers` and `resync`, as far as they are set.
     pub(crate) fn of_controller(&self, name: &str) -> Self {
@@ -64,6 +68,7 @@ impl Config {
 }
 
 /// Settings of one controller. Default: the settings of the program.
+#[cfg(feature = "operator")]
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ControllerConfig {
@@ -76,6 +81,7 @@ pub struct ControllerConfig {
 
 /// Delays of retries. A retry waits for the longer of two delays: the object's own backoff, and the token bucket of all
 /// objects.
+#[cfg(feature = "operator")]
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Backoff {
@@ -271,6 +277,7 @@ const RESENT_AFTER: Duration = Duration::from_millis(200);
 pub(crate) const MUTATION_TIMEOUT: Duration = Duration::from_secs(35);
 
 /// HTTP endpoints.
+#[cfg(feature = "operator")]
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Http {
@@ -290,6 +297,7 @@ pub struct Http {
 }
 
 /// Logging.
+#[cfg(feature = "operator")]
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
@@ -300,6 +308,7 @@ pub struct Log {
 }
 
 /// Format of log lines.
+#[cfg(feature = "operator")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -312,6 +321,7 @@ pub enum LogFormat {
 }
 
 /// Export of traces, logs and metrics by OTLP. The `OTEL_*` variables configure the rest (see [`crate::telemetry`]).
+#[cfg(feature = "operator")]
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Telemetry {

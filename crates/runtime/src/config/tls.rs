@@ -200,6 +200,7 @@ pub(crate) fn readable(error: BoxError) -> BoxError {
 }
 
 /// Whether the cause is TLS. The server is reachable in that case.
+#[cfg(feature = "operator")]
 pub(crate) fn is_failure(error: &(dyn StdError + 'static)) -> bool {
     let cause = innermost(error);
     cause.is::<Error>() || cause.is::<rustls::Error>()

@@ -33,7 +33,7 @@ use crate::{
     controller::{metrics, trigger::Inbox},
     reconcile::writer::{Writer, disputes::Requester, history::WriteHistory},
     telemetry::{
-        health::Heartbeat,
+        heartbeat::Heartbeat,
         metrics::Metrics,
         object_state::{MOST, Record},
     },

@@ -23,7 +23,7 @@ use crate::{
         reconciler::{Action, Failed, Reconciler},
         writer::{Writer, labels::Owned},
     },
-    telemetry::{events::Recorder, log_once::LogLimiter, trace},
+    telemetry::{events::Recorder, log_limiter::LogLimiter, trace},
 };
 
 /// The reconciler and its stores. The workers share it.

@@ -19,7 +19,7 @@ use crate::{
     },
     telemetry::{
         events::{Recorder, event::EventSource},
-        health::Heartbeat,
+        heartbeat::Heartbeat,
         metrics::Metrics,
     },
 };

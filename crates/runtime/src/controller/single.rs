@@ -31,7 +31,7 @@ use crate::{
         writer::{Writer, labels::Owned},
     },
     telemetry::{
-        events::Recorder, log_once::LogLimiter, metrics::Metrics, object_state::ObjectWork,
+        events::Recorder, log_limiter::LogLimiter, metrics::Metrics, object_state::ObjectWork,
     },
 };
 

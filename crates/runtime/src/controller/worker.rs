@@ -20,7 +20,7 @@ use crate::{
         work_queue::WorkQueue,
     },
     reconcile::reconciler::{Action, Failed},
-    telemetry::{log_once::LogLimiter, trace},
+    telemetry::{log_limiter::LogLimiter, trace},
 };
 
 /// Trigger of a reconcile that follows [`Action::StatusPending`]. Traces contain it. It also shows whether this action is

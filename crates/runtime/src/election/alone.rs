@@ -17,7 +17,7 @@ use super::{
 use crate::{
     client::fence::term::Term,
     config::{environment::Host, settings::LeaderElection},
-    telemetry::{metrics::Metrics, state::FencingRecordState},
+    telemetry::{fencing_record::FencingRecordState, metrics::Metrics},
 };
 
 /// Publishes a term without an end until `stop`. The first assertion of the record precedes it, for at most one call timeout.

@@ -34,7 +34,7 @@ use crate::{
         environment::Host,
         settings::{LeaderElection, SAFE_MARGIN},
     },
-    telemetry::{health::Heartbeat, log_once::OutageLog, metrics::Metrics},
+    telemetry::{heartbeat::Heartbeat, log_once::OutageLog, metrics::Metrics},
 };
 
 /// Longest sleep before the clock is read again. While a machine is suspended, tokio's timers stop, but the clock of the Lease

@@ -19,7 +19,7 @@ use crate::{
         environment::Host,
         settings::{LeaderElection, MUTATION_TIMEOUT},
     },
-    telemetry::{log_once::OutageLog, state::FencingRecordState},
+    telemetry::{fencing_record::FencingRecordState, log_once::OutageLog},
 };
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{
@@ -38,16 +38,19 @@ use tracing::{debug, warn};
 /// Annotation that the policy compares with the caller, in the group of the application.
 pub(crate) const HOLDER: &str = "lease-holder";
 /// Annotation that names the controller's service account, whose writes the policy checks.
+#[cfg(feature = "operator")]
 pub(crate) const ACCOUNT: &str = "controller-account";
 /// Annotation that makes the record of each term unique: `<UID of the Lease>/<leaseTransitions>/<UUID>`. The UUID distinguishes
 /// two terms of one holder if the transitions were reset by hand, with or without a restart.
 const TERM: &str = "lease-term";
 /// Returns the key of the annotation that names the leader.
+#[cfg(feature = "operator")]
 pub(crate) fn holder_key(app: &App) -> String {
     format!("{}/{HOLDER}", app.group)
 }
 
 /// Returns the key of the annotation that names the controller's service account.
+#[cfg(feature = "operator")]
 pub(crate) fn account_key(app: &App) -> String {
     format!("{}/{ACCOUNT}", app.group)
 }

@@ -15,7 +15,7 @@ use crate::{
         middleware::{Middleware, MiddlewareService},
     },
     config::environment::Host,
-    telemetry::state::{self, FencingRecordState},
+    telemetry::fencing_record::FencingRecordState,
 };
 use futures::{
     FutureExt,
@@ -97,9 +97,14 @@ pub struct LeaseGuardLayer {
 #[derive(Clone, Default)]
 pub struct SeenLease(Arc<Mutex<Seen>>);
 
+#[cfg(feature = "operator")]
 impl SeenLease {
     /// Returns the state of the Lease `name` at `now`, for `/debug/state`; `None` if it was never seen.
-    pub(crate) fn state(&self, name: &str, now: Duration) -> Option<state::Lease> {
+    pub(crate) fn state(
+        &self,
+        name: &str,
+        now: Duration,
+    ) -> Option<crate::telemetry::state::Lease> {
         self.0.lock().observed.state(name, now)
     }
 

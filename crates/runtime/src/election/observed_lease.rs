@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+#[cfg(feature = "operator")]
 use crate::telemetry::state;
 
 /// The parts of a Lease that the election uses.
@@ -178,6 +179,7 @@ impl ObservedRecord {
     }
 
     /// Returns the state of the Lease `name` at `now`, for `/debug/state`; `None` if it was never seen.
+    #[cfg(feature = "operator")]
     pub(super) fn state(&self, name: &str, now: Duration) -> Option<state::Lease> {
         let record = self.record.as_ref()?;
         Some(state::Lease {

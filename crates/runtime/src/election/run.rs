@@ -21,7 +21,7 @@ use crate::{
         transport::Transport,
     },
     config::{environment::Host, settings::LeaderElection},
-    telemetry::{health::Heartbeat, metrics::Metrics},
+    telemetry::{heartbeat::Heartbeat, metrics::Metrics},
 };
 
 /// Parameters of an election.

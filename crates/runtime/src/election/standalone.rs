@@ -15,7 +15,7 @@ use crate::{
         fence::{FenceLayer, eligibility::Eligibility, term::Term},
     },
     config::{environment::Host, settings::LeaderElection},
-    telemetry::{health::Heartbeat, metrics::Metrics},
+    telemetry::{heartbeat::Heartbeat, metrics::Metrics},
 };
 
 const NO_NAMESPACE: &str = "lease_namespace is not set, and neither is the variable POD_NAMESPACE: set one of them to the \
@@ -48,6 +48,20 @@ pub struct Candidate {
 ///
 /// Resolve `drained` when the controller has stopped: then the election releases the Lease.
 ///
+/// # Ranges
+///
+/// As in client-go (`leaderelection.go`), `lease_duration` exceeds `renew_deadline`, and `renew_deadline` exceeds
+/// 1.2 × `retry_period`. In addition:
+///
+/// - `lease_duration` is whole seconds, from 1 s to 1 h, because `leaseDurationSeconds` of the Lease is an integer;
+/// - `lease_duration` − `renew_deadline` exceeds 700 ms and a 500th of `lease_duration`: a write at the end of a term must end
+///   before the Lease does;
+/// - `retry_period` is 10 ms or more;
+/// - the names are DNS-1123 subdomains.
+///
+/// The kernel does not report a pause of a virtual machine. If `lease_duration` − `renew_deadline` is less than 5 s, a snapshot
+/// or a live migration can outlast it. Then install the fencing policy, and set `fencing_record`.
+///
 /// Without a term, the fence passes these requests:
 ///
 /// - `GET`, `HEAD` and `OPTIONS`. As a WebSocket, a `GET` also runs `exec`, `attach`, `portforward` and `proxy`, which act on
@@ -58,7 +72,13 @@ pub struct Candidate {
 /// A controller whose work consists of such requests must check the [term](Candidate::term) itself.
 ///
 /// # Errors
-/// See [`Error`]. A `kube` with a proxy is an error: a proxy may forward a write after the end of the term.
+/// - [`Error::Settings`] if the settings are out of range, or no namespace is known.
+/// - [`Error::Identity`] if `POD_NAME` and `POD_UID` form no valid identity.
+/// - [`Error::Claimed`] if another candidate on this machine has the same identity and Lease.
+/// - [`Error::Cluster`] if `kube` cannot be used. A `kube` with a proxy is an error: a proxy may forward a write after the end of
+///   the term.
+///
+/// An API server that is down is not an error: the election retries.
 ///
 /// # Panics
 /// Outside a Tokio runtime.
@@ -106,12 +126,21 @@ pub async fn candidate(
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use std::{ffi::OsString, future::pending, time::Duration};
 
     use k8s_openapi::jiff::Timestamp;
 
+    use http::Request;
+    use kube::client::Body;
+    use tokio::sync::oneshot;
+
     use super::*;
-    use crate::config::{app::tests::APP, clock::Clock};
+    use crate::{
+        client::fence::is_refused,
+        config::{app::tests::APP, clock::Clock},
+    };
 
     const POD: [(&str, &str); 2] = [("POD_NAME", "p"), ("POD_UID", "u")];
 
@@ -171,5 +200,56 @@ mod tests {
             let error = error.map(|error| error.to_string()).unwrap_or_default();
             assert!(error.contains(words), "{words}: {error}");
         }
+    }
+
+    /// Before its term, a candidate reads and does not write, with its own client and with one of the caller. The API server is
+    /// down, so a read fails for another reason.
+    #[tokio::test]
+    async fn i2_a_candidate_without_a_term_does_not_write() {
+        let pod = [POD[0], POD[1], ("POD_NAMESPACE", "n")];
+        let settings = LeaderElection::new("a-candidate");
+        let candidate = started(settings, &pod, kube()).await.ok().unwrap();
+        assert!(candidate.term.borrow().is_none());
+        let of_the_caller = Client::try_from(kube()).unwrap();
+        for client in [
+            candidate.client.clone(),
+            candidate.fence.wrap(of_the_caller),
+        ] {
+            for (method, is_write) in [("GET", false), ("POST", true), ("DELETE", true)] {
+                let request = Request::builder().method(method);
+                let request = request.uri("/api/v1/namespaces/n/configmaps");
+                let sent = client.send(request.body(Body::empty()).unwrap()).await;
+                let error = sent.err().unwrap();
+                assert_eq!(is_refused(&error), is_write, "{method}: {error}");
+            }
+        }
+    }
+
+    /// Two processes of a pod have one identity, and each would take the other's term for its own.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn h18_one_candidate_at_a_time_runs_under_an_identity() {
+        let uid = uuid::Uuid::new_v4().to_string();
+        let variables = [("POD_NAME", "p"), ("POD_UID", &uid), ("POD_NAMESPACE", "n")];
+        let host = Host::for_tests(variables.map(|(name, value)| (name.into(), value.into())));
+        let start = |drained: oneshot::Receiver<()>| {
+            let settings = LeaderElection::new("a-candidate");
+            let metrics = Metrics::disconnected(&APP);
+            let host = &host;
+            async move {
+                candidate(host, kube(), settings, metrics, async {
+                    drained.await.unwrap_or_default();
+                })
+                .await
+            }
+        };
+        let (stop, drained) = oneshot::channel();
+        let first = start(drained).await.ok().unwrap();
+        let (_stop, drained) = oneshot::channel();
+        assert!(matches!(start(drained).await, Err(Error::Claimed(..))));
+        drop(stop);
+        first.election.await.unwrap().unwrap();
+        let (_stop, drained) = oneshot::channel();
+        assert!(start(drained).await.is_ok());
     }
 }

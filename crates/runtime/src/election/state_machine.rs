@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-pub use super::observed_lease::{ObservedRecord, Record};
+pub use super::observed_lease::ObservedRecord;
+#[cfg(feature = "operator")]
+pub use super::observed_lease::Record;
 pub use crate::client::fence::eligibility::Eligibility;
 
 /// Timing of an election.

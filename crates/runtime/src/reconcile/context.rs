@@ -29,7 +29,7 @@ use crate::{
     reconcile::{error::ApiError, writer::disputes::Requester},
     telemetry::{
         events::{Recorder, event::Event},
-        log_once::LogLimiter,
+        log_limiter::LogLimiter,
     },
 };
 

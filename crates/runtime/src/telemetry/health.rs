@@ -15,10 +15,10 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tracing::warn;
 
+use super::heartbeat::{Heartbeat, Sign};
 use crate::config::environment::Host;
 
 /// Consecutive failures of a liveness check that fail the probe, and the interval of the checks.
@@ -110,7 +110,7 @@ impl Health {
     #[must_use]
     pub fn heartbeat(&mut self, name: impl Into<String>) -> Heartbeat {
         let heartbeat = Heartbeat::default();
-        let (sign, host) = (Arc::clone(&heartbeat.0), self.host.clone());
+        let (sign, host) = (heartbeat.sign(), self.host.clone());
         self.live(name, move || sign.lock().failure(&host));
         heartbeat
     }
@@ -188,47 +188,6 @@ impl Check {
             // The log of the previous container then explains the restart.
             warn!(check = self.name, "liveness fails: {failure}");
         }
-    }
-}
-
-/// Heartbeat of a task. Dropping it marks the task as dead.
-#[derive(Debug, Default)]
-pub struct Heartbeat(Arc<Mutex<Sign>>);
-
-/// The last announcement of a task.
-#[derive(Debug)]
-struct Sign {
-    doing: &'static str,
-    since: Instant,
-    /// Time limit of the step; `None`: unlimited.
-    limit: Option<Duration>,
-}
-
-impl Default for Sign {
-    fn default() -> Self {
-        Self {
-            doing: "",
-            since: Instant::now(),
-            limit: None,
-        }
-    }
-}
-
-impl Heartbeat {
-    /// Announces that the task is now `doing` this, and that its next announcement follows within `limit`. The check passes
-    /// before the first announcement.
-    pub fn beat(&self, doing: &'static str, limit: Duration) {
-        *self.0.lock() = Sign {
-            doing,
-            since: Instant::now(),
-            limit: Some(limit),
-        };
-    }
-}
-
-impl Drop for Heartbeat {
-    fn drop(&mut self) {
-        self.beat("dead", Duration::ZERO);
     }
 }
 

@@ -9,16 +9,23 @@ mod error;
 pub(crate) mod events;
 #[cfg(feature = "operator")]
 pub(crate) mod export;
+pub(crate) mod fencing_record;
+#[cfg(feature = "operator")]
 pub(crate) mod health;
+pub(crate) mod heartbeat;
 #[cfg(feature = "operator")]
 pub(crate) mod log;
+#[cfg(feature = "operator")]
+pub(crate) mod log_limiter;
 pub(crate) mod log_once;
 pub mod metrics;
+#[cfg(feature = "operator")]
 pub(crate) mod object_state;
 #[cfg(feature = "operator")]
 pub(crate) mod server;
 #[cfg(feature = "operator")]
 pub(crate) mod start;
+#[cfg(feature = "operator")]
 pub(crate) mod state;
 pub mod trace;
 

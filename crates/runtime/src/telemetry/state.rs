@@ -8,6 +8,8 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
+use super::fencing_record::FencingRecordState;
+
 /// Path of the endpoint.
 pub(crate) const PATH: &str = "/debug/state";
 
@@ -115,18 +117,6 @@ pub(crate) struct Fence {
     pub record: Option<FencingRecordState>,
     /// How long the fencing policy has rejected the writes of this leader; `None` if it has not.
     pub policy_rejects_for_seconds: Option<f64>,
-}
-
-/// State of the fencing record in a term.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum FencingRecordState {
-    /// The record may not name the leader yet.
-    Pending,
-    /// The record names the leader.
-    Written,
-    /// The record does not exist: the component is not installed.
-    NotInstalled,
 }
 
 /// The work queue.

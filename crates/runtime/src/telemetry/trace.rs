@@ -3,10 +3,14 @@
 //! Spans are created with `tracing` macros for the export layer only. If that layer is missing, they are disabled and recording
 //! has no effect. A span ends when it is dropped. A span with an `otel.status_description` is exported as failed.
 
-use std::{borrow::Cow, collections::HashMap};
+#[cfg(feature = "operator")]
+use std::borrow::Cow;
+use std::collections::HashMap;
 
+#[cfg(feature = "operator")]
+use opentelemetry::KeyValue;
 use opentelemetry::{
-    Context, KeyValue,
+    Context,
     propagation::TextMapPropagator as _,
     trace::{SpanContext, TraceContextExt as _},
 };
@@ -40,6 +44,10 @@ pub(crate) fn current() -> Option<SpanContext> {
 
 /// Returns a span for work done later on behalf of the span `of`; a disabled span without `of`.
 #[must_use]
+#[cfg_attr(
+    not(feature = "operator"),
+    expect(unused_variables, reason = "without an export, there are no spans")
+)]
 pub(crate) fn within(of: Option<&SpanContext>, name: &str) -> Span {
     let Some(of) = of else { return Span::none() };
     let span = info_span!(parent: None, "later", otel.name = name);

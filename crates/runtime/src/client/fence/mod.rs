@@ -16,6 +16,8 @@
 //! leader's writes, the fence logs a warning and sets a metric.
 
 use self::{in_flight::Write, term::Term};
+#[cfg(feature = "operator")]
+use crate::telemetry::state;
 use crate::{
     api::status::is_denied,
     client::{
@@ -25,7 +27,6 @@ use crate::{
     telemetry::{
         log_once::OutageLog,
         metrics::{Metrics, table},
-        state,
     },
 };
 use futures::future::{self, BoxFuture};
@@ -95,10 +96,15 @@ pub(crate) fn failed_by(error: &BoxError) -> FailedBy {
 
 /// The fence: a layer for [`kube::client::ClientBuilder::with_layer`] that rejects writes while this replica does not lead.
 ///
-/// A write needs a live [`Term`]. It ends before another replica can take the Lease: the fence sets its `timeout=`, after which
-/// the API server cancels the write, and replaces the `timeout` of the caller.
+/// A write needs a live [`Term`]. It ends before another replica can take the Lease. The fence sets `timeout=` in its URL, from
+/// 1 ms to 35 s, and replaces the `timeout` of the caller. After that time, the API server cancels the request
+/// (`WithRequestDeadline` in `k8s.io/apiserver`).
 ///
 /// Without a term, these requests pass: `GET`, `HEAD` and `OPTIONS`, events, access reviews and token reviews.
+///
+/// # Errors
+/// A write fails with [`Refused`] if it was not sent, or if the fencing policy rejected it: [`is_refused`]. It fails with
+/// [`TimedOut`] if the API server has not responded 500 ms after the `timeout=`. Then its outcome is unknown.
 #[derive(Clone, Debug)]
 pub struct FenceLayer {
     term: watch::Receiver<Option<Term>>,
@@ -172,6 +178,7 @@ impl FenceLayer {
     }
 
     /// Returns the term and the state of the fence, for `/debug/state`.
+    #[cfg(feature = "operator")]
     pub(crate) fn state(&self) -> (Option<state::Term>, state::Fence) {
         let term = self.term.borrow().clone();
         let rejections = self.rejections.lock();

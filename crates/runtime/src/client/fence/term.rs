@@ -7,7 +7,9 @@
 //! Only the API server can reject the writes of such a leader, with `deploy/components/fencing`.
 
 use super::in_flight::Writes;
-use crate::{config::clock::Clock, telemetry::state};
+use crate::config::clock::Clock;
+#[cfg(feature = "operator")]
+use crate::telemetry::state;
 use std::{fmt, sync::Arc, time::Duration};
 use tokio::sync::Notify;
 
@@ -113,6 +115,7 @@ impl Term {
     }
 
     /// Returns the term for `/debug/state`. `None` after its end.
+    #[cfg(feature = "operator")]
     pub(crate) fn state(&self) -> Option<state::Term> {
         let left = self.remaining()?;
         Some(state::Term {

@@ -5,8 +5,10 @@ use std::{borrow::Cow, collections::BTreeMap, sync::atomic::AtomicBool, time::Du
 use k8s_openapi::jiff::Timestamp;
 use opentelemetry::trace::SpanContext;
 
+#[cfg(feature = "operator")]
+use crate::api::failure::Failure;
 use crate::{
-    api::{failure::Failure, key::Key, kind::Kind},
+    api::{key::Key, kind::Kind},
     config::{app::App, environment::Host},
     telemetry::trace,
 };
@@ -58,6 +60,7 @@ impl Event {
     }
 
     /// Creates an event of type Warning.
+    #[cfg(feature = "operator")]
     pub fn warning(reason: &'static str, note: impl Into<Cow<'static, str>>) -> Self {
         Self {
             type_: "Warning",
@@ -66,11 +69,13 @@ impl Event {
     }
 
     /// Creates a Warning from an error and its reason, which is `Error` by default.
+    #[cfg(feature = "operator")]
     #[must_use]
     pub fn failed(error: &impl Failure) -> Self {
         Self::warning(error.reason().unwrap_or("Error"), error.to_string())
     }
 
+    #[cfg(feature = "operator")]
     pub(crate) fn is_warning(&self) -> bool {
         self.type_ == "Warning"
     }

@@ -62,6 +62,7 @@ impl Recorder {
     }
 
     /// Returns a recorder for objects of another kind.
+    #[cfg(feature = "operator")]
     pub(crate) fn about(&self, kind: &'static Kind) -> Self {
         Self {
             kind,

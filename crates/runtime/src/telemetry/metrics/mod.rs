@@ -30,9 +30,7 @@ use opentelemetry_sdk::{
     error::OTelSdkResult,
     metrics::{
         InstrumentKind, ManualReader, MeterProviderBuilder, Pipeline, SdkMeterProvider,
-        Temporality,
-        data::{AggregatedMetrics, MetricData, ResourceMetrics, ScopeMetrics, SumDataPoint},
-        reader::MetricReader,
+        Temporality, data::ResourceMetrics, reader::MetricReader,
     },
 };
 use parking_lot::Mutex;
@@ -41,6 +39,8 @@ use tokio::runtime::Handle;
 #[cfg(feature = "operator")]
 use super::{export::again::Again, log::stderr};
 use crate::config::{app::App, build_info};
+#[cfg(feature = "operator")]
+use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData, ScopeMetrics, SumDataPoint};
 
 use self::{exposition::Format, timer::BOUNDS};
 pub use self::{
@@ -49,6 +49,7 @@ pub use self::{
 };
 
 /// Counters of the SDK for items that have left the queues before the export.
+#[cfg(feature = "operator")]
 const PROCESSED: [&str; 2] = [
     "otel.sdk.processor.span.processed",
     "otel.sdk.processor.log.processed",
@@ -137,6 +138,7 @@ impl Metrics {
     }
 
     /// Returns the SDK's count of spans and log records that were dropped because an export queue was full.
+    #[cfg(feature = "operator")]
     pub(super) fn dropped(&self) -> u64 {
         #[cfg(test)]
         self.0
