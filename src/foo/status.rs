@@ -149,7 +149,7 @@ const STALLED: &str = "Stalled";
 
 /// Time until `Stalled` becomes True for a failure that may end without the user: a quota whose usage is being counted, a webhook
 /// whose pods are being replaced. Flux, Helm 4 and Argo CD fail a release at once for `Stalled=True`.
-const GRACE: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_mins(1);
 
 /// Returns the time until `Stalled` becomes True, if it is present.
 #[must_use]

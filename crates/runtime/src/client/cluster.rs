@@ -135,6 +135,7 @@ pub(crate) fn is_pods_own(host: &Host, config: &Config) -> bool {
 }
 
 /// Returns the environment of a plugin of kubectl. As for kubectl, a kubeconfig precedes the cluster of the pod.
+#[cfg(feature = "operator")]
 pub(crate) fn as_for_kubectl(host: Host) -> Host {
     if kubeconfig::default_files(&host)
         .iter()

@@ -63,6 +63,7 @@ impl Host {
     }
 
     /// Removes an environment variable.
+    #[cfg(feature = "operator")]
     #[must_use]
     pub(crate) fn without(self, name: &str) -> Self {
         let kept = self.variables.iter().filter(|(it, _)| it != name);
