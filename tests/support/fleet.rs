@@ -35,7 +35,7 @@ use crate::support::{controller::Controller, fencing, foos::audited_alone};
 
 pub use faults::stands_by_again;
 pub use load::Load;
-use process::spawn;
+use process::{new_pod, spawn};
 
 /// Time limit of waits that are not measured. On a slow machine Foos arrive faster than they are reconciled, and wait until the
 /// arrivals end.
@@ -75,6 +75,7 @@ pub const FAST: Pace = Pace {
 /// Replica: a user under which successive processes run.
 pub struct Replica {
     pub user: &'static str,
+    /// UID of the pod.
     pod: usize,
     /// Proxy to the API server, which can disconnect the replica.
     pub proxy: Option<Proxy>,
@@ -196,10 +197,11 @@ impl Fleet {
             };
             let way = (proxy.as_ref(), clock.as_ref());
             let namespaces = [&*namespace, &lease_namespace];
-            let process = spawn(&options, &cluster, namespaces, (user, 0), way);
+            let pod = new_pod();
+            let process = spawn(&options, &cluster, namespaces, (user, pod), way);
             replicas.push(Replica {
                 user,
-                pod: 0,
+                pod,
                 proxy,
                 clock,
                 process,
@@ -236,7 +238,9 @@ impl Fleet {
             clock,
             process,
         } = &mut self.replicas[replica];
-        *pod += usize::from(!same);
+        if !same {
+            *pod = new_pod();
+        }
         let way = (proxy.as_ref(), clock.as_ref());
         let id = (*user, *pod);
         let namespaces = [&*self.namespace, &self.lease_namespace];

@@ -1,6 +1,12 @@
 //! The processes of the replicas.
 
-use std::{fs, path::PathBuf, process::Command, time::Duration};
+use std::{
+    fs,
+    path::PathBuf,
+    process::Command,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use operator_testkit::{
     cluster::{Cluster, as_pod},
@@ -10,6 +16,14 @@ use tempfile::NamedTempFile;
 
 use super::{Clock, Options, Program};
 use crate::support::{controller::Controller, fencing};
+
+/// Returns a UID that no other pod of this machine has. A process with the identity of another one exits, also if they belong to
+/// different control planes: with fencing, all have the same namespace and Lease.
+pub fn new_pod() -> usize {
+    static PODS: AtomicUsize = AtomicUsize::new(0);
+    let process = usize::try_from(std::process::id()).unwrap();
+    process * 1_000 + PODS.fetch_add(1, Ordering::Relaxed)
+}
 
 pub fn spawn(
     options: &Options,
