@@ -404,30 +404,35 @@ async fn a_paused_object_is_not_reconciled() {
         ("1".into(), vec!["paused".into(), "upToDate".into()])
     );
 
-    // A new spec waits, and so does a request.
+    // A new spec waits, and so does a request. The condition gets the generation, without another event.
     test.edit(|job| job["metadata"]["generation"] = 2.into());
     test.annotate("reconcile-requested-at", "t").await;
     sleep(hour).await;
-    assert_eq!(test.counts(), (1, 1, 1));
+    assert_eq!(test.counts(), (1, 2, 1));
 
     // The condition is removed first: otherwise it would confirm the next pause while the reconcile writes.
     test.annotate("paused", Value::Null).await;
-    assert_eq!(test.counts(), (2, 3, 1), "at once");
+    assert_eq!(test.counts(), (2, 4, 1), "at once");
     assert_eq!(*test.conditions.lock(), []);
     sleep(hour).await;
-    assert_eq!(test.counts(), (2, 3, 1));
+    assert_eq!(test.counts(), (2, 4, 1));
+    assert_eq!(*test.events.lock(), ["Paused"]);
     assert_eq!(
-        test.statuses.lock()[1..],
+        test.statuses.lock()[1]["conditions"][0]["observedGeneration"],
+        2
+    );
+    assert_eq!(
+        test.statuses.lock()[2..],
         [json!({}), json!({ "lastHandledReconcileAt": "t" })]
     );
     assert_eq!(running.shows(), ("0".into(), vec!["upToDate".into()]));
 
     // Otherwise its namespace would never terminate.
     test.annotate("paused", "true").await;
-    assert_eq!(test.counts(), (2, 4, 2));
+    assert_eq!(test.counts(), (2, 5, 2));
     test.edit(|job| job["metadata"]["deletionTimestamp"] = "2020-01-01T00:00:00Z".into());
     sleep(Duration::from_millis(1)).await;
-    assert_eq!(test.counts(), (3, 4, 2));
+    assert_eq!(test.counts(), (3, 5, 2));
 }
 
 /// A condition of this type by another author stays, with and without a pause.
