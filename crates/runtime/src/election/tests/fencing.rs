@@ -3,8 +3,8 @@
 use super::*;
 
 /// A replica warns at its start if the Lease is too short for an election without fencing.
-#[test]
-fn h20_a_short_margin_without_a_fencing_record_is_logged() {
+#[tokio::test]
+async fn h20_a_short_margin_without_a_fencing_record_is_logged() {
     let default = LeaderElection::new("l");
     let short = LeaderElection {
         renew_deadline: default.lease_duration - Duration::from_millis(4_900),
