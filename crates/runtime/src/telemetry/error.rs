@@ -15,13 +15,13 @@ pub enum Error {
     /// The log cannot be written.
     #[error("cannot start the thread that writes standard error: {0}")]
     Stderr(io::Error),
-    /// The configured connection cannot be created.
+    /// The address of the collector is invalid.
     #[error("{signal} cannot be exported: {}", with_causes(.error))]
     Connection {
         /// The signal: `traces`, `logs` or `metrics`.
         signal: String,
         /// The cause.
-        error: tonic::transport::Error,
+        error: http::uri::InvalidUri,
     },
     /// The SDK rejects a value in the environment.
     #[error(transparent)]

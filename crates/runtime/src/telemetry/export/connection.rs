@@ -32,7 +32,7 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-use tonic::transport::{Channel, Endpoint, Error};
+use tonic::transport::{Channel, Endpoint};
 use tower::{BoxError, Service, service_fn, util::BoxCloneSyncService};
 
 use super::trust::Trust;
@@ -85,30 +85,25 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Creates settings for `address`, with TLS if `trust` is given. `limit` is the time limit of one export.
-    ///
-    /// # Errors
-    /// The address is invalid.
     pub(crate) fn new(
         protocol: Protocol,
-        address: String,
+        address: Uri,
         trust: Option<Trust>,
         limit: Duration,
-    ) -> Result<Self, Error> {
-        let endpoint = Endpoint::from_shared(address)?;
-        let address = endpoint.uri().clone();
+    ) -> Self {
         // The placeholder address keeps tonic from adding its own TLS.
         let endpoint = Endpoint::from_static("http://collector")
             .origin(address.clone())
             .timeout(limit)
             .http2_keep_alive_interval(PING)
             .keep_alive_timeout(PING_TIMEOUT);
-        Ok(Self {
+        Self {
             protocol,
             endpoint,
             address,
             trust: trust.map(Arc::new),
             breaks: Breaks::default(),
-        })
+        }
     }
 
     pub(crate) fn breaks(&self) -> Breaks {
@@ -300,9 +295,8 @@ mod tests {
         let (silent, _backlog) = silent(address.port());
         let resolve =
             service_fn(move |_| async move { Ok::<_, Infallible>([silent, address].into_iter()) });
-        let url = format!("http://two:{}", address.port());
-        let connection =
-            Connection::new(Protocol::Grpc, url, None, Duration::from_secs(10)).unwrap();
+        let url = format!("http://two:{}", address.port()).parse().unwrap();
+        let connection = Connection::new(Protocol::Grpc, url, None, Duration::from_secs(10));
         let connector = connection.connector_by(HttpConnector::new_with_resolver(resolve));
         let connected = connector.oneshot(Uri::from_static("http://collector"));
         let accepted = async { server.accept().await.map_err(BoxError::from) };

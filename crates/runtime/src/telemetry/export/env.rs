@@ -320,12 +320,13 @@ fn parsed<T: FromStr<Err: Debug>>(text: &str) -> T {
     text.parse().expect("the rule allows valid values alone")
 }
 
-/// Adds a missing scheme by the specification: `https`, or `http` for an insecure connection.
+/// Adds a missing scheme by the specification: `https`, or `http` for an insecure connection. A given scheme is returned in lower
+/// case: RFC 3986, 3.1, compares schemes without regard to case.
 fn with_scheme(endpoint: &str, insecure: bool) -> String {
-    match (endpoint.contains("://"), insecure) {
-        (true, _) => endpoint.to_owned(),
-        (false, true) => format!("http://{endpoint}"),
-        (false, false) => format!("https://{endpoint}"),
+    match (endpoint.split_once("://"), insecure) {
+        (Some((scheme, rest)), _) => format!("{}://{rest}", scheme.to_ascii_lowercase()),
+        (None, true) => format!("http://{endpoint}"),
+        (None, false) => format!("https://{endpoint}"),
     }
 }
 

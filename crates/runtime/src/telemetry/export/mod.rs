@@ -10,6 +10,7 @@ mod trust;
 
 use std::mem;
 
+use ::http::{Uri, uri::Scheme};
 use opentelemetry_otlp::{
     Compression, LogExporter, MetricExporter, Protocol as SdkProtocol, SpanExporter,
     WithExportConfig, WithHttpConfig, WithTonicConfig,
@@ -196,14 +197,75 @@ fn connection(env: &Env, target: &Target) -> Result<Connection, Error> {
         protocol,
         address,
     } = target;
-    let tls = address.starts_with("https://");
+    let invalid = |error| Error::Connection {
+        signal: signal.to_string(),
+        error,
+    };
+    let address: Uri = address.parse().map_err(invalid)?;
+    // The text of the address may have the scheme in upper case. The client certificate and the headers must not be sent unencrypted.
+    let tls = address.scheme() == Some(&Scheme::HTTPS);
     let trust = tls
         .then(|| Trust::new(env, *signal, *protocol))
         .transpose()?;
     let limit = env.timeout(*signal);
-    let connection = Connection::new(*protocol, address.clone(), trust, limit);
-    connection.map_err(|error| Error::Connection {
-        signal: signal.to_string(),
-        error,
-    })
+    Ok(Connection::new(*protocol, address, trust, limit))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    /// A scheme in upper case is `https`. Exports by it need the certificates, which are an error here.
+    #[tokio::test]
+    async fn every_https_address_uses_tls() {
+        for protocol in ["grpc", "http/protobuf"] {
+            for address in ["https://127.0.0.1:1", "HTTPS://127.0.0.1:1", "127.0.0.1:1"] {
+                for variable in [
+                    "OTEL_EXPORTER_OTLP_ENDPOINT",
+                    "OTEL_EXPORTER_OTLP_LOGS_ENDPOINT",
+                ] {
+                    let variables = [
+                        (variable, address),
+                        ("OTEL_EXPORTER_OTLP_PROTOCOL", protocol),
+                        ("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere"),
+                    ];
+                    let env = Env::new(variables.map(|(name, value)| (name.into(), value.into())));
+                    let error = Exporters::new(
+                        &env,
+                        &Telemetry {
+                            endpoint: None,
+                            protocol: None,
+                        },
+                    )
+                    .err();
+                    let error = error.map(|error| error.to_string()).unwrap_or_default();
+                    assert!(
+                        error.contains("/nowhere"),
+                        "{protocol} {variable}={address}: {error:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// The scheme of the address alone decides, in any case.
+    #[tokio::test]
+    async fn the_scheme_decides_about_tls() {
+        let env = Env::new([("OTEL_EXPORTER_OTLP_CERTIFICATE".into(), "/nowhere".into())]);
+        for (address, tls) in [
+            ("HTTPS://h", true),
+            ("httpS://h", true),
+            ("https://h", true),
+            ("HTTP://h", false),
+        ] {
+            let target = Target {
+                signal: Signal::Logs,
+                protocol: Protocol::Grpc,
+                address: address.to_owned(),
+            };
+            assert_eq!(connection(&env, &target).is_err(), tls, "{address}");
+        }
+    }
 }

@@ -441,6 +441,15 @@ fn each_signal_finds_its_protocol() {
             Protocol::Http,
             "http://h:1",
         ),
+        // Schemes are compared without regard to case.
+        (&[own("HTTPS://h:1/")], http, Protocol::Http, "https://h:1/"),
+        (
+            &[base("HTTPS://H:1/")],
+            http,
+            Protocol::Http,
+            "https://H:1/v1/logs",
+        ),
+        (&[base("Http://h:1")], None, Protocol::Grpc, "http://h:1"),
         (
             &[own("http://h:1/logs"), GENERAL],
             None,
