@@ -6,7 +6,7 @@ BUILD := cargo build --locked --workspace --example second_kind
 UNITS := --lib --bin xtask --test architecture
 TESTS := --test integration $(if $(KUBERNETES),,$(UNITS))
 
-.PHONY: help demo test test-built package-test e2e bench simulate mutants nightly lint audit fmt fork generate merge-keys run image nix-check
+.PHONY: help demo test test-built package-test semver e2e bench simulate mutants nightly lint audit fmt fork generate merge-keys run image nix-check
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -47,6 +47,9 @@ test-simulated:
 
 package-test: ## package the runtime as a crate, build dependants from it, compare its public interface with the list (WRITE=1: update the list)
 	tests/package/test.sh
+
+semver: ## report changes of the runtime's interface that its version does not allow, since the last tag (BASE=REVISION: since that)
+	tests/package/semver.sh
 
 e2e: ## test the image that Nix builds, installed by deploy/, with real pods (IMAGE=archive: test that image; requires root)
 	tests/node/e2e.sh $(IMAGE)

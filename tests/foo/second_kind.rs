@@ -11,7 +11,7 @@ mod several;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
@@ -262,7 +262,10 @@ fn spawn(
     user: &str,
     pod: usize,
 ) -> Controller {
-    Controller::spawn_program(example(operator.example), |command: &mut Command| {
+    // `tests/package/test.sh` sets another build of the program.
+    let program = std::env::var_os("FOO_CONTROLLER_TEST_PROGRAM");
+    let program = program.map_or_else(|| example(operator.example), PathBuf::from);
+    Controller::spawn_program(program, |command: &mut Command| {
         command
             .env("KUBECONFIG", cluster.kubeconfig_of(user))
             .env("POD_NAME", user)

@@ -288,12 +288,16 @@ async fn a_leader_that_is_cut_off_fences_itself_before_another_leads() {
         let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &namespace);
         maps.create(&PostParams::default(), &map).await
     };
+    let wrapped = fence.wrap(Client::try_from(config.clone()).unwrap());
     write(&fenced, "leading").await.unwrap();
+    write(&wrapped, "leading-wrapped").await.unwrap();
 
     proxy.stall();
     b.leads(true, DEADLINE).await;
     assert!(!a.is_leader());
-    assert!(is_refused(&write(&fenced, "deposed").await.unwrap_err()));
+    for client in [&fenced, &wrapped] {
+        assert!(is_refused(&write(client, "deposed").await.unwrap_err()));
+    }
     write(&Client::try_from(config).unwrap(), "unfenced")
         .await
         .expect("or the fence is needless");

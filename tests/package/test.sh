@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Packages crates/runtime as for crates.io, and builds two dependants from the package. They are the first operator of its README,
-# and its example for kube's own `Controller` without the default features. Checks the supported version of Rust, and compares the
-# public interface with public_api.txt (WRITE=1 updates it). Needs jq; no network if the dependencies are fetched.
+# and its example for kube's own `Controller` without the default features, which runs on a real API server. Checks the supported
+# version of Rust, and compares the public interface with public_api.txt (WRITE=1 updates it). Needs jq; no network if the
+# dependencies are fetched.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=$PWD
@@ -55,10 +56,10 @@ tracing-subscriber = { version = "0.3", default-features = false, features = ["f
 MANIFEST
 } >elected/Cargo.toml
 cp "$packaged/examples/kube_controller.rs" elected/src/main.rs
-export CARGO_TARGET_DIR=$CARGO_TARGET_DIR/of-dependants
-for name in first elected; do
-  cargo check --quiet --offline --package $name
-done
+target=$CARGO_TARGET_DIR
+export CARGO_TARGET_DIR=$target/of-dependants
+cargo check --quiet --offline --package first
+cargo build --quiet --offline --package elected
 
 graph=$(cargo tree --offline --package operator-runtime --no-default-features --edges normal --prefix none |
   sed 's/ (\*)//' | sort -u)
@@ -68,11 +69,17 @@ done
 echo "crates in the graph without the feature operator: $(wc -l <<<"$graph")"
 
 # The JSON format of rustdoc is unstable: public_api.jq matches the pinned compiler.
-printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >"$work/rustdoc" && chmod +x "$work/rustdoc"
-RUSTDOC=$work/rustdoc RUSTDOCFLAGS='-Z unstable-options --output-format json' \
-  cargo doc --quiet --offline --no-deps --lib --package operator-runtime --features testing,k8s-openapi/v1_36
+"$root/tests/package/interface.sh" --offline
 listed=$root/tests/package/public_api.txt
 jq -r -f "$root/tests/package/public_api.jq" "$CARGO_TARGET_DIR/doc/operator_runtime.json" |
   LC_ALL=C sort -u >"$work/public_api.txt"
 [ "${WRITE-}" != 1 ] || cp "$work/public_api.txt" "$listed"
 diff -u "$listed" "$work/public_api.txt" || fail 'the public interface has changed; if this is intended, run make package-test WRITE=1'
+
+# Two replicas of the dependant without the default features: the leader is frozen, killed and stopped. The other one takes over,
+# and the audit log contains no write of a former leader.
+cd "$root"
+crates/testkit/src/cluster/build.sh >/dev/null
+tested=$(CARGO_TARGET_DIR=$target FOO_CONTROLLER_TEST_PROGRAM=$target/of-dependants/debug/elected \
+  cargo test --quiet --locked --workspace --test integration i1_to_i8_hold_for_kubes_controller 2>&1) || fail "$tested"
+grep -q '1 passed' <<<"$tested" || fail "no test ran: $tested"
