@@ -35,7 +35,9 @@ fn table(schema: &Value) -> String {
         } else {
             &schema["properties"][path]
         };
-        let limits = limits(part, false);
+        let mut whole = part.clone();
+        whole.as_object_mut().map(|it| it.remove("default")); // `{}`
+        let limits = limits(&whole, false);
         if !limits.is_empty() {
             let name = if path.is_empty() { "the object" } else { path };
             let _ = writeln!(table, "| {name} | object | {limits} | |");
