@@ -887,6 +887,10 @@ fn workflows_are_valid() {
     let workflows = workflows.map(|workflow| fs::read_to_string(workflow.unwrap().path()).unwrap());
     for workflow in workflows {
         assert_eq!(lint(&workflow), (String::new(), true));
+        // A failure of the command would go unnoticed.
+        let loops = workflow.lines().filter(|line| line.contains("for "));
+        let silent: Vec<_> = loops.filter(|line| line.contains(" in $(")).collect();
+        assert!(silent.is_empty(), "{silent:?}");
         let (said, _) = lint(&workflow.replacen("runs-on:", "runs-at:", 1));
         assert!(said.contains("runs-at"), "{said}");
         for (_, action) in (workflow.lines()).filter_map(|line| line.split_once("uses: ")) {
