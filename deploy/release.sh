@@ -46,7 +46,7 @@ $ kubectl delete --ignore-not-found -f install.yaml -l app.kubernetes.io/name=fo
 ```'
 fi
 
-name=$(sed -n 's/^name: //p' deploy/chart/Chart.yaml) registry=${image%@*} registry=${registry%/*}
+name=$(sed -n 's/^name: //p' deploy/chart/Chart.yaml)
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml)
 notes=$(awk -v heading="## $version - " '/^## / { ours = index($0, heading) == 1; next } ours' CHANGELOG.md)
 [ -n "$notes" ] || { echo "release.sh: no notes: CHANGELOG.md has no section \"## $version - DATE\"" >&2; exit 1; }
@@ -57,18 +57,20 @@ case $signer in
 esac
 cat >>"$folder/notes.md" <<EOF
 
-To install it, with cosign 3$key:
+To install it, with cosign 3.0.5 or later$key:
 
 \`\`\`console
 $ cosign verify-blob $signer --bundle install.yaml.sigstore.json install.yaml${verify-}
-$ cosign verify $signer -a version=$version $image${first-}
+$ cosign verify $signer -a version=$version \$(sed -n 's/^ *image: //p' install.yaml)${first-}
 $ kubectl apply -f install.yaml
 \`\`\`
 
-Or by Helm, with the chart, which is signed like the image:
+Or by Helm, with the chart of this release:
 
 \`\`\`console
-$ helm install $name oci://$registry/charts/$name --version $version --namespace foo-system --create-namespace --wait
+$ cosign verify-blob $signer --bundle $name-$version.tgz.sigstore.json $name-$version.tgz
+$ cosign verify $signer -a version=$version \$(helm template $name-$version.tgz | sed -n 's/^ *image: "\(.*\)"/\1/p')
+$ helm install $name $name-$version.tgz --namespace foo-system --create-namespace --wait
 \`\`\`
 
 To uninstall it, delete the Foos first, and with each Foo its Deployment and pods. The first command waits for them. Without it,

@@ -300,10 +300,18 @@ fn manifests_docs_and_changelog_have_the_same_version() {
         "README.md",
         "docs/operations.md",
         "deploy/base/deployment.yaml",
+        "deploy/integrations/kyverno.yaml",
         "tests/delivery/manifests/docs/commands.rs",
     ] {
         let text = fs::read_to_string(root().join(file)).unwrap();
-        for begin in ["foo-controller:", "newTag: ", "-a version=", "--version "] {
+        for begin in [
+            "foo-controller:",
+            "newTag: ",
+            "-a version=",
+            "--version ",
+            "refs/tags/v",
+            "annotations.version == '",
+        ] {
             for rest in text.split(begin).skip(1) {
                 let is_version = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
                 let end = rest.find(|c| !is_version(c)).unwrap_or(rest.len());
@@ -315,7 +323,7 @@ fn manifests_docs_and_changelog_have_the_same_version() {
             }
         }
     }
-    assert!(named >= 8, "{named}");
+    assert!(named >= 18, "{named}");
 
     let changes = fs::read_to_string(root().join("CHANGELOG.md")).unwrap();
     let mut sections = changes.split("\n## ").skip(1);
@@ -430,7 +438,7 @@ fn a_release_with_a_conversion_has_its_webhook() {
         "\n$ {create}\n$ kubectl apply -f conversion.yaml\n$ {wait}\n$ kubectl apply -f install.yaml\n"
     );
     assert!(notes.contains(&install), "{notes}");
-    let verify = documented("cosign verify-blob ").replace("install", "conversion");
+    let verify = documented("cosign verify-blob --key ").replace("install", "conversion");
     assert!(notes.contains(&format!("\n$ {verify}\n")), "{notes}");
     // The webhook is in the same namespace, and Foos cannot be read without it.
     assert!(notes.contains("--replicas=0\n"), "{notes}");
@@ -450,7 +458,20 @@ fn a_keyless_release_is_verified_without_a_key() {
         let line = format!("\n$ cosign {command} {} ", copy.signer);
         assert!(notes.contains(&line), "{notes}");
     }
+    // Versions 3.0.0 to 3.0.2 ignore `-a`.
+    assert!(notes.contains("with cosign 3.0.5 or later"), "{notes}");
     assert!(!notes.contains("cosign.pub"), "{notes}");
+
+    // The notes may be changed with the files. So the page that installs a release names the signer itself.
+    let page = fs::read_to_string(root().join("docs/operations.md")).unwrap();
+    let (_, section) = page.split_once("\n## Install a release\n").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let identity = "https://github.com/OWNER/REPOSITORY/.github/workflows/release.yml@refs/tags/v";
+    for command in ["verify", "verify-blob"] {
+        let line = format!("\n$ cosign {command} --certificate-identity={identity}");
+        let (_, rest) = section.split_once(&line).unwrap();
+        assert!(rest.starts_with(env!("CARGO_PKG_VERSION")), "{rest}");
+    }
 }
 
 /// deploy/release.sh, which the workflow of a tag runs: it writes the manifest that installs the image by digest, and the
@@ -476,15 +497,25 @@ fn a_release_has_its_notes_and_manifest() {
         "registry.example/foo-controller:",
         env!("CARGO_PKG_VERSION")
     );
-    let verify = documented("cosign verify --key ").replace(tag, &copy.image);
+    let verify = documented("cosign verify --key ");
+    let (_, named) = documented("cosign verify --certificate-identity=")
+        .split_once(" $(")
+        .map(|(before, named)| (before.to_owned(), format!("$({named}")))
+        .unwrap();
+    let verify = verify.replace(tag, &named);
+    let of_chart = documented("cosign verify-blob --key ").replace(
+        "install.yaml",
+        concat!("foo-controller-", env!("CARGO_PKG_VERSION"), ".tgz"),
+    );
     let delete_foos = documented("kubectl delete foos ");
     let delete_foos = delete_foos.split_once(" #").unwrap().0.trim();
     for command in [
         verify,
-        documented("cosign verify-blob "),
+        documented("cosign verify-blob --key "),
+        of_chart,
         delete_foos.to_owned(),
         "kubectl delete --ignore-not-found -f install.yaml".to_owned(),
-        documented("helm install foo-controller oci:"),
+        documented("helm install foo-controller foo-controller-"),
         documented("kubectl delete --ignore-not-found -f install.yaml -l "),
     ] {
         assert!(notes.contains(&format!("\n$ {command}\n")), "{notes}");

@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use operator_testkit::cluster::{Cluster, Options};
 use serde_json::{Value, json};
 
-use super::{Registry, archive, documented, root, sigstore::Sigstore};
+use super::{Copy, Registry, archive, documented, root, sigstore::Sigstore};
 use crate::support::built;
 
 /// Variables of a workflow of GitHub, for a tag.
@@ -16,10 +16,16 @@ const WORKFLOW: [(&str, &str); 11] = [
     ("GITHUB_REPOSITORY", "OWNER/REPOSITORY"),
     ("GITHUB_REPOSITORY_ID", "1"),
     ("GITHUB_REPOSITORY_OWNER_ID", "2"),
-    ("GITHUB_REF", "refs/tags/v1"),
+    (
+        "GITHUB_REF",
+        concat!("refs/tags/v", env!("CARGO_PKG_VERSION")),
+    ),
     (
         "GITHUB_WORKFLOW_REF",
-        "OWNER/REPOSITORY/.github/workflows/release.yml@refs/tags/v1",
+        concat!(
+            "OWNER/REPOSITORY/.github/workflows/release.yml@refs/tags/v",
+            env!("CARGO_PKG_VERSION")
+        ),
     ),
     ("GITHUB_SHA", "8a23362cfe8b59feeea67d46266af01aca8fc640"),
     ("GITHUB_EVENT_NAME", "push"),
@@ -146,6 +152,17 @@ fn attestation(kind: &str) -> String {
     ))
 }
 
+fn keyless_attestation(kind: &str) -> String {
+    let begin = documented("cosign verify-blob --certificate-identity=");
+    let signer = begin["cosign verify-blob ".len()..]
+        .split_once(" --bundle ")
+        .unwrap()
+        .0;
+    documented(&format!(
+        "cosign verify-attestation {signer} --type {kind} "
+    ))
+}
+
 /// Returns the statement of the attestation that cosign printed.
 fn statement(printed: &str) -> Value {
     let envelope: Value = serde_json::from_str(printed).unwrap();
@@ -248,27 +265,33 @@ async fn the_image_has_attestations() {
         pushed["sha256:".len()..]
     );
     let repository = "https://github.com/OWNER/REPOSITORY";
+    let tag = concat!("refs/tags/v", env!("CARGO_PKG_VERSION"));
+    // Verifiers reject unknown external parameters: https://actions.github.io/buildtypes/workflow/v1 has the workflow only.
     let expected = json!({
         "buildDefinition": {
             "buildType": "https://actions.github.io/buildtypes/workflow/v1",
             "externalParameters": {
                 "workflow": {
-                    "ref": "refs/tags/v1",
+                    "ref": tag,
                     "repository": repository,
                     "path": ".github/workflows/release.yml",
                 },
-                "runner_environment": "github-hosted",
             },
             "internalParameters": {
-                "github": {"event_name": "push", "repository_id": "1", "repository_owner_id": "2"},
+                "github": {
+                    "event_name": "push",
+                    "repository_id": "1",
+                    "repository_owner_id": "2",
+                    "runner_environment": "github-hosted",
+                },
             },
             "resolvedDependencies": [{
-                "uri": format!("git+{repository}@refs/tags/v1"),
+                "uri": format!("git+{repository}@{tag}"),
                 "digest": {"gitCommit": "8a23362cfe8b59feeea67d46266af01aca8fc640"},
             }],
         },
         "runDetails": {
-            "builder": {"id": format!("{repository}/.github/workflows/release.yml@refs/tags/v1")},
+            "builder": {"id": format!("{repository}/.github/workflows/release.yml@{tag}")},
             "metadata": {"invocationId": format!("{repository}/actions/runs/3/attempts/4")},
         },
     });
@@ -313,7 +336,94 @@ async fn an_image_without_its_attestations_is_not_signed() {
     shell.write_bills();
     shell.variables.remove("RUNNER_ENVIRONMENT");
     assert_fails(shell.run(&sign), "RUNNER_ENVIRONMENT is not set");
+    for (name, value) in [
+        ("RUNNER_ENVIRONMENT", "github-hosted"),
+        ("GITHUB_EVENT_NAME", "pull_request"),
+    ] {
+        shell.variables.insert(name, value.to_owned());
+    }
+    let unfit = "no provenance for the event \"pull_request\"";
+    assert_fails(shell.run(&sign), unfit);
+    shell
+        .variables
+        .insert("GITHUB_EVENT_NAME", "push".to_owned());
     assert_fails(shell.run(&shell.verify()), UNSIGNED);
+
+    // A run that stops between the attestations and the signature. The attestations are not enough for `cosign verify`.
+    let bin = registry.folder.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let cosign = built("cosign").join("cosign");
+    let stops = format!(
+        "#!/bin/sh\n[ \"$1\" != sign ] || exit 1\nexec {} \"$@\"\n",
+        cosign.display()
+    );
+    fs::write(bin.join("cosign"), stops).unwrap();
+    shell.run("chmod +x bin/cosign").unwrap();
+    shell
+        .run(&format!("export PATH={}:$PATH; {sign}", bin.display()))
+        .unwrap_err();
+    shell.run(&shell.attestation("slsaprovenance1")).unwrap();
+    shell.run(&shell.verify()).unwrap_err();
+    shell.run(&sign).unwrap();
+    shell.run(&shell.verify()).unwrap();
+}
+
+/// The commands in the notes reject a file of another version: a signature with a key does not name the version of the file, but
+/// the signature of the image in it does.
+#[tokio::test]
+#[ignore = "takes Debian's skopeo, docker-registry and jq, and builds Helm"]
+async fn notes_reject_the_files_of_another_version() {
+    let registry = Registry::start().await;
+    let shell = Shell::new(&registry);
+    shell.run("cosign generate-key-pair").unwrap();
+    let image = format!("{}/foo-controller@{}", registry.address, registry.push());
+    let mut copy = Copy::new();
+    copy.image.clone_from(&image);
+    copy.signer = "--key cosign.pub --insecure-ignore-tlog";
+    copy.describe();
+    let (done, said) = copy.release();
+    assert!(done, "{said}");
+    let folder = registry.folder.path();
+    fs::write(folder.join("install.yaml"), copy.read("install.yaml")).unwrap();
+    let helm = built("helm").display().to_string();
+    let with_helm = |line: &str| shell.run(&format!("export PATH={helm}:$PATH; {line}"));
+    with_helm(&format!("deploy/package.sh {image} .")).unwrap();
+    let chart = concat!("foo-controller-", env!("CARGO_PKG_VERSION"), ".tgz");
+    let packaged = fs::read(folder.join(chart)).unwrap();
+    with_helm(&format!("deploy/package.sh {image} .")).unwrap();
+    assert!(packaged == fs::read(folder.join(chart)).unwrap());
+    shell
+        .run(&format!(
+            "COSIGN_KEY=cosign.key deploy/sign.sh install.yaml {chart}"
+        ))
+        .unwrap();
+
+    let notes = copy.read("notes.md");
+    let lines = |begin: &str| -> Vec<String> {
+        let lines = notes.lines().filter_map(|line| line.strip_prefix("$ "));
+        let lines = lines.filter(|line| line.starts_with(begin));
+        lines.map(str::to_owned).collect()
+    };
+    let (files, images) = (lines("cosign verify-blob "), lines("cosign verify "));
+    assert_eq!((files.len(), images.len()), (2, 2));
+    let sign = |version: &str| {
+        let line =
+            "cosign sign --yes --key cosign.key --use-signing-config=false --tlog-upload=false -a";
+        shell
+            .run(&format!("{line} version={version} {image}"))
+            .unwrap();
+    };
+    sign("0.0.1");
+    for line in &files {
+        shell.run(line).unwrap();
+    }
+    for line in &images {
+        assert_fails(with_helm(line), "incorrect annotation");
+    }
+    sign(env!("CARGO_PKG_VERSION"));
+    for line in &images {
+        with_helm(line).unwrap();
+    }
 }
 
 /// Files are signed. A changed byte or another key fails.
@@ -331,7 +441,7 @@ async fn files_are_signed() {
     assert_fails(shell.run(&sign), "install.yaml: no such file");
     fs::write(&file, "kind: Namespace\n").unwrap();
     shell.write_bills();
-    let verify = documented("cosign verify-blob ");
+    let verify = documented("cosign verify-blob --key ");
     shell.run(&verify).unwrap_err();
     shell.run(&sign).unwrap();
     shell.run(&verify).unwrap();
@@ -383,7 +493,7 @@ async fn cosign_2_verifies_all_but_the_version() {
         verify.clone(),
         shell.attestation("slsaprovenance1"),
         shell.attestation("cyclonedx").replace("DIGEST", digest),
-        documented("cosign verify-blob "),
+        documented("cosign verify-blob --key "),
     ] {
         two.run(&line).unwrap();
         assert_fails(two.run(&line.replace("cosign.pub", "other.pub")), OTHER_KEY);
@@ -420,7 +530,7 @@ async fn a_keyless_signature_names_the_workflow() {
         "https://github.com/{}",
         shell.variables["GITHUB_WORKFLOW_REF"]
     );
-    let sigstore = Sigstore::start(identity).await;
+    let sigstore = Sigstore::start(identity.clone()).await;
     let fulcio = &sigstore.address;
     let authority = registry.folder.path().join("authority.pem");
     fs::write(authority, &sigstore.authority).unwrap();
@@ -447,55 +557,103 @@ async fn a_keyless_signature_names_the_workflow() {
         ("COSIGN_INSECURE_IGNORE_TLOG", "true".to_owned()),
     ]);
 
-    let pushed = registry.push();
-    let verify = shell.here(&documented("cosign verify --certificate-identity-regexp="));
-    let signer = verify["cosign verify ".len()..]
-        .split_once(" -a ")
-        .unwrap()
-        .0;
+    let image = format!("{}/foo-controller@{}", registry.address, registry.push());
+    let install = format!("    image: {image}\n");
+    fs::write(registry.folder.path().join("install.yaml"), install).unwrap();
+    let verify = shell.here(&documented("cosign verify --certificate-identity="));
+    let file = shell.here(&documented("cosign verify-blob --certificate-identity="));
+    let provenance = shell.here(&keyless_attestation("slsaprovenance1"));
+    let cyclonedx = shell.here(&keyless_attestation("cyclonedx"));
+    let cyclonedx = cyclonedx.replace("DIGEST", &shell.images()["arm64"]);
+    let commands = [&verify, &file, &provenance, &cyclonedx];
+    for command in commands {
+        assert!(!command.contains("insecure"), "{command}");
+    }
     assert_fails(shell.run(&verify), UNSIGNED);
     let keyless = |line: String| {
         line.strip_prefix("COSIGN_KEY=cosign.key ")
             .unwrap()
             .to_owned()
     };
-    shell.run(&keyless(shell.sign(&pushed))).unwrap();
-    shell.run(&verify).unwrap();
-    assert_fails(
-        shell.run(&verify.replace("OWNER", "OTHER")),
-        "no matching CertificateIdentity",
-    );
-    assert_fails(
-        shell.run(&verify.replace("token.actions", "other")),
-        "no matching CertificateIdentity",
-    );
-
-    let of_signer = |line: String| line.replace("--key cosign.pub --insecure-ignore-tlog", signer);
-    let provenance = of_signer(shell.attestation("slsaprovenance1"));
+    let sign = || {
+        let (_, digest) = image.split_once('@').unwrap();
+        shell.run(&keyless(shell.sign(digest))).unwrap();
+        let files = documented("COSIGN_KEY=cosign.key deploy/sign.sh install.yaml ");
+        shell.run(&keyless(files)).unwrap();
+    };
+    // The signer of another version, and of a tag that a rule for `v*` does not match. The same commands reject them.
+    for tag in ["v0.0.1", concat!("v", env!("CARGO_PKG_VERSION"), "/x")] {
+        sigstore.certify(identity.replace(concat!("v", env!("CARGO_PKG_VERSION")), tag));
+        sign();
+        for command in commands {
+            assert_fails(shell.run(command), "no matching CertificateIdentity");
+        }
+    }
+    sigstore.certify(identity.clone());
+    sign();
+    for command in commands {
+        shell.run(command).unwrap();
+    }
+    for (from, to) in [("OWNER", "OTHER"), ("token.actions", "other")] {
+        let other = verify.replace(from, to);
+        assert_fails(shell.run(&other), "no matching CertificateIdentity");
+    }
     let attested = statement(&shell.run(&provenance).unwrap());
-    let workflow = &attested["predicate"]["runDetails"]["builder"]["id"];
-    assert_eq!(
-        *workflow,
-        "https://github.com/OWNER/REPOSITORY/.github/workflows/release.yml@refs/tags/v1"
-    );
-    for digest in shell.images().values() {
-        let cyclonedx = of_signer(shell.attestation("cyclonedx"));
-        shell.run(&cyclonedx.replace("DIGEST", digest)).unwrap();
+    let builder = &attested["predicate"]["runDetails"]["builder"]["id"];
+    assert_eq!(*builder, identity);
+}
+
+/// The policies accept the workflow at the tag of a version, and at no other tag: a rule of GitHub for `v*` matches no tag with a
+/// slash. They demand the signature and the provenance.
+#[test]
+fn policies_accept_the_tags_of_versions() {
+    let read = |name: &str| {
+        let path = root().join("deploy/integrations").join(name);
+        fs::read_to_string(path).unwrap()
+    };
+    let [kyverno, controller] = ["kyverno.yaml", "policy-controller.yaml"].map(read);
+    let workflow = "https://github.com/OWNER/REPOSITORY/.github/workflows/";
+    for policy in [&kyverno, &controller] {
+        let pattern = policy.split_once("subjectRegExp: ").unwrap().1;
+        let pattern = pattern.lines().next().unwrap();
+        for (identity, accepted) in [
+            ("release.yml@refs/tags/v0.1.0", true),
+            ("release.yml@refs/tags/v10.0.0-rc.1", true),
+            ("release.yml@refs/tags/v0.1.0/x", false),
+            ("release.yml@refs/tags/v0.1.0-x/y", false),
+            ("release.yml@refs/tags/v0/x", false),
+            ("release.yml@refs/tags/vx", false),
+            ("release.yml@refs/heads/v0.1.0", false),
+            ("other.yml@refs/tags/v0.1.0", false),
+        ] {
+            let script = "grep --quiet --extended-regexp -- \"$0\" <<< \"$1\"";
+            let identity = format!("{workflow}{identity}");
+            let mut ran = Command::new("bash");
+            let status = ran.args(["-c", script, pattern, &identity]).status();
+            assert_eq!(
+                status.unwrap().code(),
+                Some(i32::from(!accepted)),
+                "{identity}"
+            );
+        }
     }
 
-    fs::write(
-        registry.folder.path().join("install.yaml"),
-        "kind: Namespace\n",
-    )
-    .unwrap();
-    shell
-        .run(&keyless(documented(
-            "COSIGN_KEY=cosign.key deploy/sign.sh install.yaml ",
-        )))
-        .unwrap();
-    shell
-        .run(&of_signer(documented("cosign verify-blob ")))
-        .unwrap();
+    let signature = "https://sigstore.dev/cosign/sign/v1";
+    let provenance = "https://slsa.dev/provenance/v1";
+    let policy: Value = serde_saphyr::from_str(&kyverno).unwrap();
+    let types = policy["spec"]["attestations"].as_array().unwrap().iter();
+    let types: Vec<_> = types.map(|each| &each["intoto"]["type"]).collect();
+    assert_eq!(types, [signature, provenance]);
+    let policy: Value = serde_saphyr::from_str(&controller).unwrap();
+    let authorities = policy["spec"]["authorities"].as_array().unwrap();
+    let [authority] = &authorities[..] else {
+        panic!("{authorities:?}");
+    };
+    let types = authority["attestations"].as_array().unwrap().iter();
+    let types: Vec<_> = types.map(|each| &each["predicateType"]).collect();
+    assert_eq!(types, [signature, provenance]);
+    // Images without a policy are denied in a labelled namespace.
+    assert!(controller.contains("no-match-policy"));
 }
 
 /// The workflow signs and verifies as the documentation describes it, with the options of the signer in a variable.
@@ -503,7 +661,7 @@ async fn a_keyless_signature_names_the_workflow() {
 fn the_workflow_signs_and_verifies() {
     let workflow = fs::read_to_string(root().join(".github/workflows/release.yml")).unwrap();
     let key = "--key cosign.pub --insecure-ignore-tlog";
-    let keyless = documented("cosign verify --certificate-identity-regexp=");
+    let keyless = documented("cosign verify --certificate-identity=");
     let (_, issuer) = keyless.split_once(" --certificate-oidc-issuer=").unwrap();
     let (issuer, _) = issuer.split_once(' ').unwrap();
     let image = "registry.example/foo-controller";
@@ -548,12 +706,50 @@ fn the_workflow_signs_and_verifies() {
             &[(&digest, "\"${image%:*}@$digest\" >/dev/null")],
         ),
         ours(
-            documented("cosign verify-blob "),
+            documented("cosign verify-blob --key "),
             &[("install.yaml", "$file")],
         ),
     ] {
         assert!(workflow.contains(&format!(" {line}\n")), "{line}");
     }
+
+    // Everything is built before a step logs in to the registry. A tag of the version comes after all that is signed under the
+    // commit's name, and that of the image after the chart's signature.
+    let workflow: Value = serde_saphyr::from_str(&workflow).unwrap();
+    let steps = workflow["jobs"]["release"]["steps"].as_array().unwrap();
+    let scripts: Vec<_> = steps
+        .iter()
+        .map(|step| step["run"].as_str().unwrap_or_default())
+        .collect();
+    let order = [
+        "nix build --no-link .#image .#image-arm64",
+        "docker login ",
+        "deploy/sign.sh \"$pushed\" .",
+        "deploy/sign.sh *.yaml *.tgz *.cdx.json",
+        "gh release create \"$GITHUB_REF_NAME\" --draft ",
+        "skopeo inspect --no-creds --raw \"docker://$staged\" >/dev/null",
+        "helm push release/*.tgz ",
+        "deploy/sign.sh \"$charts/",
+        " \"docker://$pushed\" \"docker://$image\"",
+        "docker logout ",
+        "chart=$charts/",
+        "gh release edit ",
+    ];
+    let places = order.map(|part| {
+        let found = scripts.iter().enumerate();
+        let mut found = found.filter_map(|(step, script)| Some((step, script.find(part)?)));
+        let (place, more) = (found.next(), found.next());
+        assert!(
+            place.is_some() && more.is_none(),
+            "{part}: {place:?} {more:?}"
+        );
+        place
+    });
+    assert!(places.is_sorted(), "{places:?}");
+    // With one group for all tags, a third tag would cancel the second.
+    let group = workflow["concurrency"]["group"].as_str().unwrap();
+    assert!(group.contains("github.ref"), "{group}");
+    assert_eq!(workflow["defaults"]["run"]["shell"], "bash");
 }
 
 /// The chart is packaged with the digest of the image, pushed, signed like the image, and installed from the registry.
@@ -606,6 +802,15 @@ async fn the_chart_is_signed_and_installed_from_the_registry() {
         image.success(),
         format!("{}/foo-controller@{pushed}", registry.address)
     );
+    // The notes install the file.
+    let file = documented("helm install foo-controller foo-controller-");
+    let file = file.replace("0.1.0", env!("CARGO_PKG_VERSION"));
+    let template = file
+        .replace(" install ", " template ")
+        .replace(" --wait", "");
+    let rendered = helm("helm", &template).unwrap();
+    let pinned = format!("image: \"{}/foo-controller@{pushed}\"", registry.address);
+    assert!(rendered.contains(&pinned), "{rendered}");
     let pull = install
         .replace("install foo-controller", "pull")
         .replace(" --namespace foo-system --create-namespace", "");

@@ -1,6 +1,8 @@
 //! Stand-ins for the services of a keyless signature: GitHub's identity token of a job, and Sigstore's certificate
 //! authority Fulcio. There is no transparency log, and no timestamp authority.
 
+use std::sync::{Arc, Mutex};
+
 use base64::{
     Engine as _,
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
@@ -27,6 +29,7 @@ pub struct Sigstore {
     pub address: String,
     /// Certificate of the authority, in PEM.
     pub authority: String,
+    identity: Arc<Mutex<String>>,
     server: JoinHandle<()>,
 }
 
@@ -39,6 +42,8 @@ impl Drop for Sigstore {
 impl Sigstore {
     /// Certifies every request for this identity, a URL.
     pub async fn start(identity: String) -> Self {
+        let identity = Arc::new(Mutex::new(identity));
+        let certified = Arc::clone(&identity);
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
         params
@@ -53,14 +58,21 @@ impl Sigstore {
         let address = format!("http://{}", listener.local_addr().unwrap());
         let server = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
+                let identity = certified.lock().unwrap().clone();
                 serve(stream, &issuer, &identity).await;
             }
         });
         Self {
             address,
             authority,
+            identity,
             server,
         }
+    }
+
+    /// Certifies later requests for another identity.
+    pub fn certify(&self, identity: String) {
+        *self.identity.lock().unwrap() = identity;
     }
 }
 

@@ -305,12 +305,32 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     (
         "cosign verify-blob --key cosign.pub --insecure-ignore-tlog --bundle install.yaml.sigstore.json install.yaml",
         "tests/delivery/release/signatures.rs",
-        "documented(\"cosign verify-blob \")",
+        "documented(\"cosign verify-blob --key \")",
     ),
     (
-        "cosign verify --certificate-identity-regexp='^https://github\\.com/OWNER/REPOSITORY/\\.github/workflows/release\\.yml@refs/tags/v' --certificate-oidc-issuer=https://token.actions.githubusercontent.com -a version=0.1.0 registry.example/foo-controller:0.1.0",
+        "cosign verify --certificate-identity=https://github.com/OWNER/REPOSITORY/.github/workflows/release.yml@refs/tags/v0.1.0 --certificate-oidc-issuer=https://token.actions.githubusercontent.com -a version=0.1.0 $(sed -n 's/^ *image: //p' install.yaml)",
         "tests/delivery/release/signatures.rs",
-        "documented(\"cosign verify --certificate-identity-regexp=\")",
+        "documented(\"cosign verify --certificate-identity=\")",
+    ),
+    (
+        "cosign verify-blob --certificate-identity=https://github.com/OWNER/REPOSITORY/.github/workflows/release.yml@refs/tags/v0.1.0 --certificate-oidc-issuer=https://token.actions.githubusercontent.com --bundle install.yaml.sigstore.json install.yaml",
+        "tests/delivery/release/signatures.rs",
+        "documented(\"cosign verify-blob --certificate-identity=\")",
+    ),
+    (
+        "cosign verify-attestation --certificate-identity=https://github.com/OWNER/REPOSITORY/.github/workflows/release.yml@refs/tags/v0.1.0 --certificate-oidc-issuer=https://token.actions.githubusercontent.com --type slsaprovenance1 registry.example/foo-controller:0.1.0",
+        "tests/delivery/release/signatures.rs",
+        "keyless_attestation(\"slsaprovenance1\")",
+    ),
+    (
+        "cosign verify-attestation --certificate-identity=https://github.com/OWNER/REPOSITORY/.github/workflows/release.yml@refs/tags/v0.1.0 --certificate-oidc-issuer=https://token.actions.githubusercontent.com --type cyclonedx registry.example/foo-controller@DIGEST",
+        "tests/delivery/release/signatures.rs",
+        "keyless_attestation(\"cyclonedx\")",
+    ),
+    (
+        "helm install foo-controller foo-controller-0.1.0.tgz --namespace foo-system --create-namespace --wait",
+        "tests/delivery/release/signatures.rs",
+        "documented(\"helm install foo-controller foo-controller-\")",
     ),
 ];
 
