@@ -155,8 +155,8 @@ pub struct FooStatus {
     ///
     /// Progressing: the Deployment is being created, scaled, rolled out or deleted, or its rollout is queued.
     ///
-    /// Stalled: present only while the Foo fails; True if a user must act before the Foo can be Ready, False if the failure may
-    /// end by itself and has lasted for less than a minute; its reason is also the reason of Ready.
+    /// Stalled: present only while the Foo fails, with the reason of Ready. True: a user must act before the Foo can be Ready.
+    /// False: the failure may end without a user, and has lasted for less than a minute.
     ///
     /// Paused: present, and True, only while the annotation samplecontroller.k8s.io/paused is true. The other fields are as of
     /// the beginning of the pause.

@@ -146,7 +146,7 @@ fn collect_garbage(fleet: &Fleet) -> JoinSet<()> {
 }
 
 /// Lets each replica lead with its clock, and kills it. No invariant may be violated. A successor with any clock must lead within
-/// the lease duration and one retry period after the kill. The times are those of components/fast-failover.
+/// the lease duration and one retry period after the kill. components/fast-failover has these times.
 ///
 /// Returns the range of errors of the times that each replica has written into the Lease.
 async fn with_clocks(
@@ -171,7 +171,7 @@ async fn with_clocks(
         // Longer than the renew deadline, which a wrong clock may have changed.
         sleep(FAST.lease).await;
         assert_eq!(fleet.leader(None).await, leader, "it lost its lease");
-        // With its clock, one standby may always be the first. So the other one is cut off.
+        // A standby may always be the first because of its clock. So the other one is cut off.
         let (next, other) = ((leader + 1) % count, (leader + 2) % count);
         let before = fleet.cut(other);
         let killed = Instant::now();

@@ -54,7 +54,7 @@ async fn a_paused_foo_is_not_reconciled() {
     cluster.kubectl(&scale).await.success();
     sleep(Duration::from_secs(3)).await;
     assert_eq!(writes(), before);
-    // A new spec is not reconciled either. The condition has its generation, for which `kubectl wait` waits.
+    // A new spec is not reconciled either. The condition gets its generation: `kubectl wait` waits for that.
     let scale = ["scale", "foo/web", "--replicas=2", "-n", &namespace];
     cluster.kubectl(&scale).await.success();
     pause(cluster, &namespace).await;

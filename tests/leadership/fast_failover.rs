@@ -101,7 +101,7 @@ async fn a_killed_leader_is_replaced_within_its_short_lease() {
 }
 
 /// The busy leader is frozen for times from half a second before its deadline to half a second after the end of its Lease. So it is thawed before
-/// its term has ended, while nobody leads, during the takeover, and when another replica leads. No write of a replica that does
+/// its term has ended, without a leader, during the takeover, and when another replica leads. No write of a replica that does
 /// not lead is stored, and none is sent later than the deadline allows.
 #[tokio::test(flavor = "multi_thread")]
 async fn h20_freezes_around_the_end_of_a_short_lease_cause_no_late_write() {

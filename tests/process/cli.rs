@@ -242,7 +242,7 @@ fn kubectl_runs_it_as_a_plugin() {
         stdout(&output).contains("Usage: kubectl foo doctor"),
         "{output:?}"
     );
-    // In a pod too, it uses the cluster of kubectl. Outside, it checks what it can without the namespace of the Lease.
+    // In a pod too, it uses the cluster of kubectl. Outside, the checks that need no namespace of the Lease run.
     let cluster = shared().ready();
     let mut doctor = Command::new(cluster.bin.join("kubectl"));
     let doctor = doctor

@@ -69,7 +69,7 @@ pub struct Election {
     pub users: BTreeSet<String>,
     /// Name of the Lease.
     pub lease: String,
-    /// Time without a renewal after which another replica may take the Lease.
+    /// Another replica may take the Lease after this time without a renewal.
     pub lease_duration: Duration,
     /// Time without a renewal after which the leader stops.
     pub renew_deadline: Duration,

@@ -343,7 +343,7 @@ impl Proxy {
         self.line.stalled.send_replace(false);
     }
 
-    /// Sends further requests with a user's headers, such as those of [`as_pod`](crate::cluster::as_pod). The client's user needs
+    /// Sends further requests with a user's headers, for example from [`as_pod`](crate::cluster::as_pod). The client's user needs
     /// the permission to impersonate that user. The audit log still names the user of the client.
     pub fn impersonate(&self, headers: impl IntoIterator<Item = (HeaderName, HeaderValue)>) {
         *self.line.impersonation.lock().unwrap() = headers.into_iter().collect();

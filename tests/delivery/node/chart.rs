@@ -1,4 +1,4 @@
-//! The Helm chart with real pods. `make e2e` runs this on a cluster with IPv4, and on one with IPv6 alone.
+//! The Helm chart with real pods. `make e2e` runs this on a cluster with IPv4, and on a cluster with IPv6 alone.
 
 use std::{env, fs, net::IpAddr, time::Instant};
 
@@ -15,7 +15,7 @@ use super::{
 async fn three_commands_lead_to_a_ready_foo() {
     let family = env::var("FAMILY").unwrap_or_else(|_| "4".to_owned());
     PLAIN.delete().await;
-    // The node pulls no image, so the Foos' pods have one that it has.
+    // The node pulls no image, so the Foos' pods have an image that is there.
     let configuration = node().join("configuration.toml");
     fs::write(&configuration, format!("image = \"{STAND_IN}\"\n")).unwrap();
     let begin = Instant::now();
@@ -78,7 +78,7 @@ async fn three_commands_lead_to_a_ready_foo() {
     .await;
     run("kubectl delete crd foos.samplecontroller.k8s.io").await;
 
-    // The same by kustomize.
+    // Install by kustomize as well.
     let begin = Instant::now();
     PLAIN.apply().await;
     rolled_out().await;

@@ -68,7 +68,7 @@ impl<'a> Shell<'a> {
         }
     }
 
-    /// The same with cosign 2, which needs a trusted root even with a key. It would fetch that of Sigstore.
+    /// cosign 2 needs a trusted root even with a key. It would fetch that of Sigstore.
     fn with_cosign_2(&self, root: &str) -> Self {
         let mut variables = self.variables.clone();
         let [three, two] = ["cosign", "cosign2"].map(|tool| built(tool).display().to_string());
@@ -518,7 +518,7 @@ async fn cosign_2_verifies_all_but_the_version() {
     );
 }
 
-/// Without a key, the certificate names the workflow and its tag. The same script signs, and only variables with the addresses of
+/// Without a key, the certificate names the workflow and its tag. This script signs, and only variables with the addresses of
 /// the stand-ins differ from a run on GitHub. Another repository or issuer fails.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "takes Debian's skopeo, docker-registry and jq"]
@@ -581,7 +581,7 @@ async fn a_keyless_signature_names_the_workflow() {
         let files = documented("COSIGN_KEY=cosign.key deploy/sign.sh install.yaml ");
         shell.run(&keyless(files)).unwrap();
     };
-    // The signer of another version, and of a tag that a rule for `v*` does not match. The same commands reject them.
+    // The signer of another version, and of a tag that a rule for `v*` does not match. These commands reject them.
     for tag in ["v0.0.1", concat!("v", env!("CARGO_PKG_VERSION"), "/x")] {
         sigstore.certify(identity.replace(concat!("v", env!("CARGO_PKG_VERSION")), tag));
         sign();

@@ -62,7 +62,7 @@ impl Fleet {
         sleep(time).await;
         self.replicas[old].process.signal(Signal::CONT);
         arrival.await.unwrap();
-        // The time in which another replica takes the Lease, or the old leader renews it.
+        // Time limit of a takeover by another replica, or the old leader renews it.
         sleep(self.options.pace.lease).await;
         self.leader(None).await != old
     }

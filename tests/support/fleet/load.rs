@@ -25,7 +25,7 @@ use crate::support::foos::foo;
 const ARRIVAL: Duration = Duration::from_millis(50);
 /// Delay until most Foos change.
 const CHANGE: Duration = Duration::from_secs(1);
-/// Poll interval of a wait for a Deployment, and number of kinds of lives. One life of each kind waits at a time, so that
+/// Poll interval of a wait for a Deployment, and number of kinds of lives. Only a single life of each kind waits at a time, so that
 /// polling adds little load.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const HANDS: usize = 8;

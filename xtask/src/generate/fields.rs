@@ -165,7 +165,7 @@ mod tests {
 
     use super::*;
 
-    /// The table contains each limit that the API server enforces, those of the whole object included.
+    /// The table contains each limit that the API server enforces, also for the whole object.
     #[test]
     fn every_limit_is_listed() {
         let rule = |message: &str| json!([{ "rule": "true", "message": message }]);

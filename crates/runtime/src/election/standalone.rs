@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// Before its term, a candidate reads and does not write, with its own client and with one of the caller. The API server is
+    /// Before its term, a candidate reads and does not write, with its own client and with a client of the caller. The API server is
     /// down, so a read fails for another reason.
     #[tokio::test]
     async fn i2_a_candidate_without_a_term_does_not_write() {

@@ -129,7 +129,7 @@ mod tests {
         assert!(repeats.should_log(&quota(0)), "the next period has its own");
     }
 
-    /// One cause does not hide another. The number of causes is bounded.
+    /// A cause does not hide another cause. The number of causes is bounded.
     #[tokio::test(start_paused = true)]
     async fn another_cause_is_logged() {
         let repeats = LogLimiter::default();

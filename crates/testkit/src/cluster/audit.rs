@@ -68,7 +68,7 @@ pub struct Takeover {
 
 impl Takeover {
     /// Finds the first stored writes of `user` that arrived after `since`. `resource` is the plural name of the created objects.
-    /// Returns `None` if one of the two is missing.
+    /// Returns `None` if either is missing.
     pub fn find(log: &[AuditEvent], user: &str, since: Timestamp, resource: &str) -> Option<Self> {
         let first = |verb: &str, resource: &str| {
             let its = log.iter().filter(|event| {
