@@ -163,6 +163,11 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "\"foo\", \"doctor\"",
     ),
     (
+        "kubectl foo doctor --lease-namespace=foo-system",
+        "tests/process/doctor.rs",
+        "[\"doctor\", \"--lease-namespace=foo-system\"]",
+    ),
+    (
         "kubectl rollout pause",
         "tests/foo/conditions.rs",
         "\"rollout\", \"pause\"",
