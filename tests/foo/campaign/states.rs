@@ -143,11 +143,21 @@ impl State {
         let name = spec["deploymentName"].as_str().unwrap();
         let failed =
             |reason, words: &str| (("False", reason), ("False", reason), true, words.to_owned());
+        // A policy may be changed without the Foo, so the Foo does not stall at once.
+        let denied = || {
+            let reason = "DeploymentRejected";
+            (
+                ("False", reason),
+                ("True", reason),
+                true,
+                "not this one".to_owned(),
+            )
+        };
         let (ready, progressing, warns, words) = match name {
             "" => failed("InvalidSpec", "spec.deploymentName"),
             TAKEN => failed("ErrResourceExists", TAKEN),
-            REFUSED => failed("DeploymentRejected", "not this one"),
-            _ if spec["replicas"] == TOO_MANY => failed("DeploymentRejected", "not this one"),
+            REFUSED => denied(),
+            _ if spec["replicas"] == TOO_MANY => denied(),
             STUCK => (
                 ("False", DEADLINE_EXCEEDED),
                 ("False", DEADLINE_EXCEEDED),
