@@ -158,11 +158,6 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "&[\"patch\", \"configmap\", \"argocd-cm\", &patch]",
     ),
     (
-        "kubectl foo doctor",
-        "tests/process/cli.rs",
-        "\"foo\", \"doctor\"",
-    ),
-    (
         "kubectl foo doctor --lease-namespace=foo-system",
         "tests/process/doctor.rs",
         "[\"doctor\", \"--lease-namespace=foo-system\"]",
