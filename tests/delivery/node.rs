@@ -51,7 +51,7 @@ use crate::support::{
     foos::{DEADLINE, delays, foo, longest},
 };
 
-mod chart;
+mod families;
 
 const NAMESPACE: &str = "foo-system";
 const NAME: &str = "foo-controller";

@@ -1,4 +1,5 @@
-//! The Helm chart with real pods. `make e2e` runs this on a cluster with IPv4, and on a cluster with IPv6 alone.
+//! The installation by Helm and by kustomize with real pods. `make e2e` runs this on a cluster with IPv4, and on a cluster with IPv6
+//! alone.
 
 use std::{env, fs, net::IpAddr, time::Instant};
 
