@@ -6,6 +6,7 @@ use serde_json::Value;
 
 /// Names and scope of a resource type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_field_names, reason = "the names of Kubernetes")]
 pub struct Kind {
     /// API group; empty for the core group.
     pub group: &'static str,
