@@ -109,12 +109,17 @@ pub fn of(
         (None, None) => return None,
     };
     // A change of the Foo starts the time again.
-    let mut earlier = old.conditions.clone();
-    earlier.retain(|c| c.type_ != STALLED || c.observed_generation == Some(foo.generation));
+    let is_since_change =
+        |c: &Condition| c.type_ == STALLED && c.observed_generation == Some(foo.generation);
+    let failing: &[Condition] = if old.conditions.iter().any(is_since_change) {
+        &old.conditions
+    } else {
+        &[]
+    };
     let is_stalled = match ready.stalls {
         Stalls::Never => None,
         Stalls::AtOnce => Some(true),
-        Stalls::Later => Some(stalls_in(&earlier, now) == Some(Duration::ZERO)),
+        Stalls::Later => Some(stalls_in(failing, now) == Some(Duration::ZERO)),
     };
     if ready.reason == progressing.reason {
         progressing.status = is_stalled != Some(true);
@@ -133,7 +138,12 @@ pub fn of(
     for (type_, verdict) in TYPES.into_iter().zip(verdicts) {
         conditions.extend(verdict.map(|it| {
             let said = (it.status, it.reason, it.message);
-            condition(&earlier, foo.generation, type_, said, now)
+            let before = if type_ == STALLED {
+                failing
+            } else {
+                &old.conditions
+            };
+            condition(before, foo.generation, type_, said, now)
         }));
     }
     Some(FooStatus {

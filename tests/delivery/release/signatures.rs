@@ -40,6 +40,17 @@ struct Shell<'a> {
 }
 
 impl<'a> Shell<'a> {
+    /// Returns a shell with the crate lists, a key pair, and another key pair.
+    fn with_keys(registry: &'a Registry) -> Self {
+        let shell = Self::new(registry);
+        shell.write_bills();
+        shell.run("cosign generate-key-pair").unwrap();
+        shell
+            .run("cosign generate-key-pair --output-key-prefix other")
+            .unwrap();
+        shell
+    }
+
     fn new(registry: &'a Registry) -> Self {
         let folder = registry.folder.path();
         // skopeo takes plain HTTP only from registries that this file lists.
@@ -185,12 +196,7 @@ const OTHER_KEY: &str = "failed to verify signature";
 #[ignore = "takes Debian's skopeo, docker-registry and jq"]
 async fn the_image_is_signed() {
     let registry = Registry::start().await;
-    let shell = Shell::new(&registry);
-    shell.write_bills();
-    shell.run("cosign generate-key-pair").unwrap();
-    shell
-        .run("cosign generate-key-pair --output-key-prefix other")
-        .unwrap();
+    let shell = Shell::with_keys(&registry);
 
     let pushed = registry.push();
     let verify = shell.verify();
@@ -462,12 +468,7 @@ async fn files_are_signed() {
 #[ignore = "takes Debian's skopeo, docker-registry and jq"]
 async fn cosign_2_verifies_all_but_the_version() {
     let registry = Registry::start().await;
-    let shell = Shell::new(&registry);
-    shell.write_bills();
-    shell.run("cosign generate-key-pair").unwrap();
-    shell
-        .run("cosign generate-key-pair --output-key-prefix other")
-        .unwrap();
+    let shell = Shell::with_keys(&registry);
     let root = json!({"mediaType": "application/vnd.dev.sigstore.trustedroot+json;version=0.1"});
     let folder = registry.folder.path();
     fs::write(folder.join("root.json"), root.to_string()).unwrap();
