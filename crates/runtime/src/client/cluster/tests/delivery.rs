@@ -75,37 +75,31 @@ async fn is_delivered(election: &LeaderElection, held: Duration) -> bool {
     };
     let get = client.send(Request::get("/warm").body(Body::empty()).unwrap());
     let serve = async {
-        let (mut connection, sender) = server.accept().await.unwrap();
+        let (mut connection, client_address) = server.accept().await.unwrap();
         let mut request = Vec::new();
         while !request.ends_with(b"\r\n\r\n") {
             connection.read_buf(&mut request).await.unwrap();
         }
         let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
         connection.write_all(answer).await.unwrap();
-        (connection, sender)
+        (connection, client_address)
     };
-    let (answer, (mut connection, sender)) = tokio::join!(get, serve);
+    let (answer, (mut connection, client_address)) = tokio::join!(get, serve);
     answer.unwrap().into_body().collect().await.unwrap();
 
     drops("-I").await;
-    let socket = || {
-        let sockets = procfs::net::tcp().unwrap().into_iter();
-        sockets
-            .filter(|socket| socket.local_address == sender)
-            .map(|socket| socket.tx_queue)
-            .next()
-    };
+    let sender = [client_address, server.local_addr().unwrap()];
     let write = Request::post("/apis/apps/v1/namespaces/n/deployments");
     let write = client.send(write.body(Body::from(b"{}".to_vec())).unwrap());
     let watch = async {
-        while socket().is_none_or(|unsent| unsent == 0) {
+        while unsent(sender).is_none_or(|bytes| bytes == 0) {
             sleep(Duration::from_millis(1)).await;
         }
         sleep(held).await;
         drops("-D").await;
         let delivered = async { matches!(connection.read(&mut [0]).await, Ok(1..)) };
         let given_up = async {
-            while socket().is_some_and(|unsent| unsent > 0) {
+            while unsent(sender).is_some_and(|bytes| bytes > 0) {
                 sleep(Duration::from_millis(10)).await;
             }
         };
