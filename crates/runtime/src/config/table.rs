@@ -174,7 +174,7 @@ pub(super) const VARIABLES: &[Variable] = &[
     Variable { name: "OTEL_EXPORTER_OTLP_HEADERS", rule: Rule::Secret(|list| headers(list).is_some(), "a comma-separated list of name=value, percent-encoded, valid as HTTP headers"), default: "",
         help: "Headers of every export request, such as credentials" },
     Variable { name: "OTEL_EXPORTER_OTLP_TIMEOUT", rule: Rule::Whole(1, DAY), default: "10000",
-        help: "Timeout of one export in milliseconds" },
+        help: "Timeout of one export in milliseconds, with its repetitions" },
     Variable { name: "OTEL_EXPORTER_OTLP_COMPRESSION", rule: Rule::Word(&["gzip", "none"]), default: "none",
         help: "Compression of exports" },
     Variable { name: "OTEL_EXPORTER_OTLP_CERTIFICATE", rule: Rule::File, default: "",

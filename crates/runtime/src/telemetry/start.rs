@@ -20,6 +20,7 @@ use super::{
     error::Error,
     export::{
         self, Exporters, Way,
+        bounded::Runtime,
         env::Env,
         outage::{self, Failures},
         resource,
@@ -65,6 +66,16 @@ pub struct Telemetry {
     traces: Option<SdkTracerProvider>,
     logs: Option<SdkLoggerProvider>,
     failures: Failures,
+    _exports: Exports,
+}
+
+/// The exports, which end on drop: the runtime ends after the telemetry.
+struct Exports(Runtime);
+
+impl Drop for Exports {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 impl Telemetry {
@@ -150,6 +161,7 @@ impl Telemetry {
             traces,
             logs,
             failures,
+            _exports: Exports(exporters.runtime),
         })
     }
 
@@ -173,6 +185,7 @@ impl Telemetry {
             traces,
             logs,
             failures,
+            _exports,
             ..
         } = self;
         let failed = failures.count();

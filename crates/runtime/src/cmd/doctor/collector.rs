@@ -1,4 +1,4 @@
-//! The OpenTelemetry Collector: whether each endpoint accepts connections. Sends no data.
+//! The OpenTelemetry Collector: whether each endpoint accepts connections, and speaks the protocol. Sends no telemetry.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::verdict::{Verdict, ok, skipped, warning};
 use crate::{api::failure::root_cause, telemetry::export::Way};
 
-/// Time limit to open a connection, with its TLS handshake.
+/// Time limit to open a connection, with its TLS handshake, and for the first response of HTTP/2.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(super) async fn examine(ways: Vec<Way>) -> Verdict {
@@ -46,7 +46,7 @@ fn judge(tried: Vec<(String, String, Result<(), String>)>) -> Verdict {
         ok(text)
     } else {
         warning(format!(
-            "{text}; exported data is lost until then, and reconciling continues: check telemetry.endpoint and the collector"
+            "{text}; exported data is lost until then, and reconciling continues: check telemetry.endpoint, telemetry.protocol and the collector"
         ))
     }
 }

@@ -27,8 +27,9 @@ use hyper_util::{
     },
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
+use parking_lot::Mutex;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf},
     net::TcpStream,
     time::timeout,
 };
@@ -36,15 +37,24 @@ use tonic::transport::{Channel, Endpoint};
 use tower::{BoxError, Service, service_fn, util::BoxCloneSyncService};
 
 use super::trust::Trust;
-use crate::config::protocol::Protocol;
+use crate::{api::failure::root_cause, config::protocol::Protocol};
 
 /// Time limit for establishing a connection, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Silence of the collector during an export before a ping, and the time limit of the response to the ping. A dead collector is
-/// thus detected within one export. No pings are sent between exports: gRPC servers treat them as abuse.
+/// Longest silence of the collector during an export before a ping, and the longest time limit of the response to the ping. A
+/// dead collector is thus detected within one export. No pings are sent between exports: gRPC servers treat them as abuse.
 const PING: Duration = Duration::from_secs(5);
 const PING_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Time for an HTTP/1.1 server to reject a client certificate. A server of another protocol would send its first bytes.
+const REJECTION: Duration = Duration::from_secs(1);
+
+/// First bytes of an HTTP/2 client: the preface, and an empty `SETTINGS` frame (RFC 9113, 3.4).
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// Type of a `SETTINGS` frame, which is the first frame of an HTTP/2 server.
+const SETTINGS: u8 = 4;
 
 /// TCP keepalives between exports. They prevent load balancers from forgetting or resetting an idle connection, which the next
 /// export would need.
@@ -52,24 +62,38 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
 
-/// Number of connections of one signal that ended without being closed by this process.
+/// Number of connections of one signal that ended without being closed by this process, and the cause of the last failure to
+/// connect.
 #[derive(Clone, Debug, Default)]
-pub struct Breaks(Arc<AtomicU64>);
+pub struct Breaks {
+    count: Arc<AtomicU64>,
+    cause: Arc<Mutex<String>>,
+}
 
 impl Breaks {
     pub fn count(&self) -> u64 {
-        self.0.load(Relaxed)
+        self.count.load(Relaxed)
+    }
+
+    /// Returns the cause since the last established connection. The SDK does not return the cause of an attempt that is repeated.
+    pub fn cause(&self) -> String {
+        self.cause.lock().clone()
+    }
+
+    pub(super) fn set_cause(&self, cause: String) {
+        *self.cause.lock() = cause;
     }
 
     fn add(&self) {
-        self.0.fetch_add(1, Relaxed);
+        self.count.fetch_add(1, Relaxed);
     }
 }
 
-/// Longest idle time of an OTLP/HTTP connection, which is then closed. It is below the idle limits of collectors and load balancers, which
-/// are 60 s and more: a request on a connection that is being closed would fail. The metrics are exported every 60 s, so they would
-/// often meet such a connection.
-pub(super) const MAX_IDLE: Duration = Duration::from_secs(30);
+/// Idle time after which an OTLP/HTTP connection is closed. The pool looks for such connections only at this interval, so the
+/// longest idle time is twice this time. That is below the idle limits of collectors and load balancers, which are 60 s and more:
+/// a request on a connection that is being closed would fail. The metrics are exported every 60 s, so they would often meet such
+/// a connection.
+pub(super) const MAX_IDLE: Duration = Duration::from_secs(25);
 
 /// Pool of HTTP/1.1 connections to one collector.
 pub(super) type Pool = Client<BoxCloneSyncService<Uri, TokioIo<Watched>, BoxError>, Full<Bytes>>;
@@ -94,9 +118,8 @@ impl Connection {
         // The placeholder address keeps tonic from adding its own TLS.
         let endpoint = Endpoint::from_static("http://collector")
             .origin(address.clone())
-            .timeout(limit)
-            .http2_keep_alive_interval(PING)
-            .keep_alive_timeout(PING_TIMEOUT);
+            .http2_keep_alive_interval(PING.min(limit / 2))
+            .keep_alive_timeout(PING_TIMEOUT.min(limit / 5 * 2));
         Self {
             protocol,
             endpoint,
@@ -127,18 +150,35 @@ impl Connection {
         pool.build(BoxCloneSyncService::new(self.connector()))
     }
 
-    /// Connects once. Sends no request.
+    /// Connects once. Sends no request, but checks that the server may accept one: that it has the protocol, and does not reject
+    /// the client certificate. With TLS 1.3, the server checks this certificate after the client's handshake.
     ///
     /// # Errors
-    /// The connection cannot be established.
+    /// The connection cannot be established, or the server cannot be a collector of this protocol.
     pub(crate) async fn connect(&self) -> Result<(), BoxError> {
+        let connected = self.connector().call(self.address.clone()).await?;
+        let mut io = connected.into_inner().io;
         match self.protocol {
             Protocol::Grpc => {
-                let channel = self.endpoint.connect_with_connector(self.connector());
-                channel.await.map(drop).map_err(Into::into)
+                io.write_all(HTTP2_PREFACE).await?;
+                io.flush().await?;
+                // The length, the type, the flags, and the stream.
+                let mut frame = [0; 9];
+                io.read_exact(&mut frame).await?;
+                if frame[3] != SETTINGS {
+                    return Err("the server does not speak HTTP/2, which grpc needs".into());
+                }
             }
-            Protocol::Http => self.connector().call(self.address.clone()).await.map(drop),
+            Protocol::Http => {
+                if let Ok(read) = timeout(REJECTION, io.read(&mut [0])).await {
+                    return Err(match read? {
+                        0 => "the server closed the connection".into(),
+                        _ => "the server does not speak HTTP/1.1, which http/protobuf needs".into(),
+                    });
+                }
+            }
         }
+        Ok(())
     }
 
     fn connector(&self) -> impl Connector {
@@ -159,11 +199,6 @@ impl Connection {
         tcp.set_keepalive(Some(KEEPALIVE));
         tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
         tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
-        // HTTP/1.1 has no pings. If a load balancer drops the packets of a connection, the kernel ends it.
-        #[cfg(target_os = "linux")]
-        if self.protocol == Protocol::Http {
-            tcp.set_tcp_user_timeout(Some(PING));
-        }
         let (address, trust, breaks) = (
             self.address.clone(),
             self.trust.clone(),
@@ -174,8 +209,12 @@ impl Connection {
             let breaks = breaks.clone();
             async move {
                 let connected = timeout(CONNECT_TIMEOUT, connect).await;
-                let io =
-                    connected.map_err(|_| format!("not connected in {CONNECT_TIMEOUT:?}"))??;
+                let connected = connected.unwrap_or_else(|_| {
+                    Err(format!("not connected in {CONNECT_TIMEOUT:?}").into())
+                });
+                let cause = connected.as_ref().err().map(|error| root_cause(&**error));
+                breaks.set_cause(cause.unwrap_or_default());
+                let io = connected?;
                 Ok(TokioIo::new(Watched { io, breaks }))
             }
             .boxed()
@@ -301,5 +340,53 @@ mod tests {
         let connected = connector.oneshot(Uri::from_static("http://collector"));
         let accepted = async { server.accept().await.map_err(BoxError::from) };
         tokio::try_join!(accepted, connected).map(drop).unwrap();
+    }
+
+    /// Connects to a server that sends `bytes`, or closes the connection if there are none. `None`: it is silent.
+    async fn checked(protocol: Protocol, bytes: Option<&'static [u8]>) -> Result<(), String> {
+        let server = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}", server.local_addr().unwrap());
+        let limit = Duration::from_secs(10);
+        let connection = Connection::new(protocol, url.parse().unwrap(), None, limit);
+        let serve = async {
+            let (mut stream, _) = server.accept().await.unwrap();
+            if protocol == Protocol::Grpc {
+                let mut preface = [0; HTTP2_PREFACE.len()];
+                stream.read_exact(&mut preface).await.unwrap();
+                assert_eq!(preface, *HTTP2_PREFACE);
+            }
+            if let Some(bytes) = bytes {
+                stream.write_all(bytes).await.unwrap();
+            }
+            bytes
+                .is_none_or(|bytes| !bytes.is_empty())
+                .then_some(stream)
+        };
+        let (connected, _stream) = tokio::join!(connection.connect(), serve);
+        connected.map_err(|error| root_cause(&*error))
+    }
+
+    /// Servers of the other protocol, and servers that close the connection, are no collectors.
+    #[tokio::test]
+    async fn a_server_of_another_protocol_is_an_error() {
+        use Protocol::{Grpc, Http};
+        const FRAME: &[u8] = b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64";
+        const PAGE: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\r\n";
+        for (protocol, bytes, expected) in [
+            (Grpc, Some(FRAME), Ok(())),
+            (Grpc, Some(PAGE), Err("HTTP/2")),
+            (Grpc, Some(b"".as_slice()), Err("early eof")),
+            (Http, None, Ok(())),
+            (Http, Some(FRAME), Err("HTTP/1.1")),
+            (Http, Some(b""), Err("closed")),
+        ] {
+            let found = checked(protocol, bytes).await;
+            let fits = match (&found, expected) {
+                (Ok(()), Ok(())) => true,
+                (Err(text), Err(part)) => text.contains(part),
+                _ => false,
+            };
+            assert!(fits, "{protocol:?}, {bytes:?}: {found:?}");
+        }
     }
 }

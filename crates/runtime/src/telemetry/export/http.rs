@@ -1,7 +1,9 @@
 //! HTTP client of OTLP/HTTP, below the exporters of the SDK.
 //!
 //! The SDK encodes the requests, and repeats them after a broken connection and after the status codes 429, 502, 503 and 504. This
-//! client sends one request over the connections that gRPC uses as well, with the same limits, and reads a bounded response
+//! client sends one request over the connections that gRPC uses as well, with the same limits, and reads a bounded response. One
+//! attempt may take half of the time of the export: HTTP/1.1 has no pings, so only a second attempt, on a new connection, detects
+//! that the collector, or a load balancer before it, is dead
 //! (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>).
 
 use std::{fmt, time::Duration};
@@ -12,16 +14,14 @@ use http::{
     header::{CONTENT_TYPE, DATE, HeaderName, RETRY_AFTER},
 };
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
+use jiff::Zoned;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, ResponseBodyTooLarge};
-use parking_lot::Mutex;
 use prost::Message as _;
-use tokio::{
-    runtime::Handle,
-    time::{Instant, sleep, timeout},
-};
+use tokio::time::{Instant, timeout};
 use tracing::debug;
 
 use super::{
+    bounded::Pause,
     connection::{Connection, Pool},
     env::Signal,
 };
@@ -44,27 +44,24 @@ pub(super) struct Client {
     headers: HeaderMap,
     /// Time limit of one request.
     limit: Duration,
-    /// End of the pause that the collector requested.
-    paused_until: Mutex<Option<Instant>>,
-    /// The SDK calls the client from threads without a runtime.
-    runtime: Handle,
+    pause: Pause,
 }
 
 impl Client {
-    /// Creates a client, without a connection yet. Must be called within a Tokio runtime.
+    /// Creates a client, without a connection yet. `limit` is the time limit of one export.
     pub(super) fn new(
         signal: Signal,
         connection: &Connection,
         headers: HeaderMap,
         limit: Duration,
+        pause: Pause,
     ) -> Self {
         Self {
             signal,
             pool: connection.pool(),
             headers,
-            limit,
-            paused_until: Mutex::default(),
-            runtime: Handle::current(),
+            limit: limit / 2,
+            pause,
         }
     }
 
@@ -72,16 +69,9 @@ impl Client {
     async fn exchange(&self, mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         // The existing headers are those of the SDK and the headers that it read itself: at most a part of ours.
         request.headers_mut().extend(self.headers.clone());
-        let (pool, limit) = (self.pool.clone(), self.limit);
-        let pause = (*self.paused_until.lock()).map_or(Duration::ZERO, |end| {
-            end.saturating_duration_since(Instant::now())
-        });
-        let exchange = async move {
-            sleep(pause.min(limit)).await;
-            if pause >= limit {
-                return Err("the collector requested a longer pause (Retry-After)".into());
-            }
-            let response = pool.request(request.map(Full::new)).await?;
+        let limit = self.limit;
+        let exchange = async {
+            let response = self.pool.request(request.map(Full::new)).await?;
             let (head, body) = response.into_parts();
             let body = Limited::new(body, MAX_RESPONSE).collect().await;
             let body = body.map_err(|error| {
@@ -93,11 +83,8 @@ impl Client {
             })?;
             Ok(Response::from_parts(head, body.to_bytes()))
         };
-        let ended = self.runtime.spawn(async move {
-            let ended = timeout(limit, exchange).await;
-            ended.unwrap_or_else(|_| Err(format!("no response in {limit:?}").into()))
-        });
-        ended.await?
+        let ended = timeout(limit, exchange).await;
+        ended.unwrap_or_else(|_| Err(format!("no response in {limit:?}").into()))
     }
 }
 
@@ -116,8 +103,13 @@ impl HttpClient for Client {
             }
             Ok(response) if response.status().is_success() => succeeded(self.signal),
             Ok(response) => {
-                if let Some(pause) = pause_of(response) {
-                    *self.paused_until.lock() = Some(Instant::now() + pause);
+                let pause = pause_of(response);
+                // The SDK waits for this header before it repeats the request. It would compare a date with its own clock.
+                response.headers_mut().remove(RETRY_AFTER);
+                if let Some(pause) = pause {
+                    let seconds = pause.as_secs().into();
+                    response.headers_mut().insert(RETRY_AFTER, seconds);
+                    self.pause.set(Instant::now() + pause);
                 }
                 failed(self.signal, &message(response));
             }
@@ -153,7 +145,7 @@ fn failed(signal: Signal, error: &str) {
 }
 
 /// Returns the pause that the collector requests with `Retry-After`, in seconds or as a date. A date is compared with the date of
-/// the response, so that the clocks need not agree.
+/// the response, if there is one, so that the clocks need not agree.
 fn pause_of(response: &Response<Bytes>) -> Option<Duration> {
     let throttles = [
         StatusCode::TOO_MANY_REQUESTS,
@@ -167,8 +159,8 @@ fn pause_of(response: &Response<Bytes>) -> Option<Duration> {
     let pause = if let Ok(seconds) = text(RETRY_AFTER)?.parse() {
         Duration::from_secs(seconds)
     } else {
-        let pause = date(RETRY_AFTER)?.duration_since(&date(DATE)?);
-        pause.try_into().ok()?
+        let now = date(DATE).unwrap_or_else(Zoned::now);
+        date(RETRY_AFTER)?.duration_since(&now).try_into().ok()?
     };
     Some(pause.min(MAX_RETRY_AFTER))
 }

@@ -1,6 +1,6 @@
 //! OTLP export: a connection and an exporter for each exported signal. Both protocols have the same connections, limits and TLS.
 
-pub(crate) mod again;
+pub(crate) mod bounded;
 mod connection;
 pub(crate) mod env;
 mod http;
@@ -12,7 +12,7 @@ use std::mem;
 
 use ::http::{Uri, uri::Scheme};
 use opentelemetry_otlp::{
-    Compression, LogExporter, MetricExporter, Protocol as SdkProtocol, SpanExporter,
+    Compression, LogExporter, MetricExporter, Protocol as SdkProtocol, RetryPolicy, SpanExporter,
     WithExportConfig, WithHttpConfig, WithTonicConfig,
 };
 use tonic::{Request, metadata::MetadataMap};
@@ -20,7 +20,7 @@ use tonic::{Request, metadata::MetadataMap};
 use super::{
     error::Error,
     export::{
-        again::Again,
+        bounded::{Bounded, Pause, Runtime},
         connection::{Breaks, Connection},
         env::{Env, Signal},
         trust::Trust,
@@ -29,11 +29,12 @@ use super::{
 use crate::config::{protocol::Protocol, settings::Telemetry};
 
 /// Exporters of the exported signals.
-#[derive(Default)]
 pub(super) struct Exporters {
-    pub traces: Option<Again<SpanExporter>>,
-    pub logs: Option<Again<LogExporter>>,
-    pub metrics: Option<Again<MetricExporter>>,
+    pub traces: Option<Bounded<SpanExporter>>,
+    pub logs: Option<Bounded<LogExporter>>,
+    pub metrics: Option<Bounded<MetricExporter>>,
+    /// The runtime of all exports, to be closed before it ends.
+    pub runtime: Runtime,
     /// Targets for the log: `traces to http://...`.
     pub targets: Vec<String>,
     /// Warnings about environment variables, for the log.
@@ -47,7 +48,14 @@ impl Exporters {
     /// # Errors
     /// See [`Error`].
     pub(super) fn new(env: &Env, configured: &Telemetry) -> Result<Self, Error> {
-        let mut exporters = Self::default();
+        let mut exporters = Self {
+            traces: None,
+            logs: None,
+            metrics: None,
+            runtime: Runtime::current(),
+            targets: Vec::new(),
+            warnings: Vec::new(),
+        };
         let targets = targets(env, configured)?;
         if targets.is_empty() {
             return Ok(exporters);
@@ -69,6 +77,7 @@ impl Exporters {
                 // The SDK itself repeats a request whose connection broke. It must not repeat other failures.
                 Protocol::Http => Breaks::default(),
             };
+            let (pause, runtime) = (Pause::default(), exporters.runtime.clone());
             // The builders of the three signals have no trait in common.
             macro_rules! exporter {
                 ($builder:expr) => {{
@@ -77,10 +86,16 @@ impl Exporters {
                             grpc(env, *signal, &connection, $builder.with_tonic()).build()
                         }
                         Protocol::Http => {
-                            http(env, *signal, &connection, $builder.with_http()).build()
+                            http(env, *signal, &connection, &pause, $builder.with_http()).build()
                         }
                     };
-                    Some(Again::new(exporter?, breaks))
+                    Some(Bounded {
+                        exporter: exporter?,
+                        limit: env.timeout(*signal),
+                        breaks,
+                        pause,
+                        runtime,
+                    })
                 }};
             }
             match signal {
@@ -154,15 +169,17 @@ fn grpc<E: WithTonicConfig + WithExportConfig>(
     let headers = env.headers(signal);
     let exporter = exporter
         .with_channel(connection.channel())
-        .with_timeout(env.timeout(signal))
-        .with_interceptor(move |mut request: Request<()>| {
+        .with_timeout(env.timeout(signal));
+    let exporter = WithTonicConfig::with_retry_policy(exporter, retries()).with_interceptor(
+        move |mut request: Request<()>| {
             // The existing metadata are the SDK's name and the headers that it read itself: at most a part of ours.
             let metadata = request.metadata_mut();
             let mut all = mem::take(metadata).into_headers();
             all.extend(headers.clone());
             *metadata = MetadataMap::from_headers(all);
             Ok(request)
-        });
+        },
+    );
     if env.compresses(signal) {
         WithTonicConfig::with_compression(exporter, Compression::Gzip)
     } else {
@@ -175,20 +192,29 @@ fn http<E: WithHttpConfig + WithExportConfig>(
     env: &Env,
     signal: Signal,
     connection: &Connection,
+    pause: &Pause,
     exporter: E,
 ) -> E {
     let limit = env.timeout(signal);
-    let client = http::Client::new(signal, connection, env.headers(signal), limit);
+    let headers = env.headers(signal);
+    let client = http::Client::new(signal, connection, headers, limit, pause.clone());
     let exporter = exporter
         .with_http_client(client)
         .with_protocol(SdkProtocol::HttpBinary)
         .with_endpoint(connection.address().to_string())
         .with_timeout(limit);
+    let exporter = WithHttpConfig::with_retry_policy(exporter, retries());
     if env.compresses(signal) {
         WithHttpConfig::with_compression(exporter, Compression::Gzip)
     } else {
         exporter
     }
+}
+
+/// Returns the SDK's policy, with pauses of 0.1 s to 1.6 s, but until the deadline of the export: a collector that restarts
+/// refuses connections for several seconds.
+fn retries() -> RetryPolicy {
+    RetryPolicy::default().with_max_retries(usize::MAX)
 }
 
 fn connection(env: &Env, target: &Target) -> Result<Connection, Error> {
@@ -202,7 +228,7 @@ fn connection(env: &Env, target: &Target) -> Result<Connection, Error> {
         error,
     };
     let address: Uri = address.parse().map_err(invalid)?;
-    // The text of the address may have the scheme in upper case. The client certificate and the headers must not be sent unencrypted.
+    // The text of the address may have the scheme in upper case. The headers must not be sent unencrypted.
     let tls = address.scheme() == Some(&Scheme::HTTPS);
     let trust = tls
         .then(|| Trust::new(env, *signal, *protocol))

@@ -37,7 +37,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 #[cfg(feature = "operator")]
-use super::{export::again::Again, log::stderr};
+use super::{export::bounded::Bounded, log::stderr};
 use crate::config::{app::App, build_info};
 #[cfg(feature = "operator")]
 use opentelemetry_sdk::metrics::data::{AggregatedMetrics, MetricData, ScopeMetrics, SumDataPoint};
@@ -79,7 +79,7 @@ impl Metrics {
     pub fn new(
         app: &'static App,
         resource: Resource,
-        otlp: Option<opentelemetry_sdk::metrics::PeriodicReader<Again<MetricExporter>>>,
+        otlp: Option<opentelemetry_sdk::metrics::PeriodicReader<Bounded<MetricExporter>>>,
     ) -> (Self, SdkMeterProvider) {
         let mut provider = SdkMeterProvider::builder().with_resource(resource);
         if let Some(otlp) = otlp {
