@@ -125,6 +125,11 @@ const EFFECTS: &[(&str, &str, &str)] = &[
         "otlp.enabled=true",
         r#""value":"https://collector:4317""#,
     ),
+    (
+        r#"otlp.protocol="http/protobuf""#,
+        "otlp.enabled=true",
+        r#"{"name":"FOO_CONTROLLER__TELEMETRY__PROTOCOL","value":"http/protobuf"}"#,
+    ),
     ("collector.enabled=true", "", "foo-collector"),
     ("networkPolicy.enabled=true", "", "NetworkPolicy"),
     (
@@ -461,6 +466,10 @@ fn other_values_of_the_chart_are_rejected() {
         (
             r#"image.tag="a b""#,
             "at '/image/tag': 'a b' does not match pattern",
+        ),
+        (
+            r#"otlp.protocol="http/json""#,
+            "at '/otlp/protocol': value must be one of 'grpc', 'http/protobuf'",
         ),
         (
             "networkPolicy.collector.port=70000",

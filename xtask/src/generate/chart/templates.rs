@@ -299,7 +299,11 @@ fn environment(patches: &dyn Fn(&str) -> Text) -> String {
     );
     let endpoint = patches("otlp");
     let endpoint = endpoint.value("value: ");
-    let mut env = env.replace(endpoint, "{{ .Values.otlp.endpoint | quote }}");
+    let mut env = env.replace(
+        endpoint,
+        "{{ .Values.otlp.endpoint | quote }}\n{{- if ne .Values.otlp.protocol \"grpc\" }}\n\
+         - name: FOO_CONTROLLER__TELEMETRY__PROTOCOL\n  value: {{ .Values.otlp.protocol | quote }}\n{{- end }}",
+    );
     let namespaces = patches("namespaced").block("env:");
     let namespaces = namespaces.replace("\"\"", "{{ join \",\" . | quote }}");
     let _ = write!(

@@ -37,6 +37,8 @@ enum Schema {
     Text,
     /// A string with this pattern, of at most so many characters.
     Pattern(&'static str, u32),
+    /// One of these strings.
+    Word(&'static [&'static str]),
     /// An integer in this range.
     Integer(u32, u32),
     Boolean,
@@ -287,7 +289,13 @@ const VALUES: &[ChartValue] = &[
         name: "otlp.endpoint",
         default: DefaultValue::Endpoint,
         schema: Schema::Pattern("^https?://[^\\s/]", 2048),
-        help: "URL of the collector",
+        help: "URL of the collector. Its port must match the protocol: usually 4317 for `grpc`, 4318 for `http/protobuf`",
+    },
+    ChartValue {
+        name: "otlp.protocol",
+        default: DefaultValue::Yaml("grpc"),
+        schema: Schema::Word(&["grpc", "http/protobuf"]),
+        help: "Protocol of the export: `grpc` or `http/protobuf`",
     },
     ChartValue {
         name: "collector.enabled",
@@ -442,6 +450,7 @@ fn of_type(schema: Schema) -> Json {
         Schema::Pattern(pattern, length) => {
             json!({"type": "string", "pattern": pattern, "maxLength": length})
         }
+        Schema::Word(words) => json!({"type": "string", "enum": words}),
         Schema::Integer(minimum, maximum) => {
             json!({"type": "integer", "minimum": minimum, "maximum": maximum})
         }
