@@ -679,7 +679,7 @@ async fn a_collector_that_is_down_is_reported() {
     said.is_but_for(0, &[&format!("ok collector: {connected}")]);
     assert!(up.requests().is_empty(), "{:?}", up.requests());
 
-    let then = "; exported data is lost until then, and reconciling continues: check telemetry.endpoint and the collector";
+    let then = "; exported data is lost until then, and reconciling continues: check telemetry.endpoint, telemetry.protocol and the collector";
     let down = Mock::start(Behaviour::Refuse).await;
     let said = with(&format!("--otlp-endpoint={}", down.endpoint())).await;
     let refused = format!(

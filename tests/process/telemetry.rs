@@ -755,6 +755,7 @@ async fn a_faulty_collector_does_not_delay_reconciles() {
             let timeout = Duration::from_secs(6);
             let mut controller = controller(cluster, &namespace, &mock.endpoint(), |command| {
                 command.env(PROTOCOL, protocol.name());
+                command.env("OTEL_EXPORTER_OTLP_TIMEOUT", "2000");
                 command.arg("--shutdown-timeout=6s");
             });
             let names = foos::names("bad", 20);
@@ -810,6 +811,9 @@ async fn a_last_export_that_is_lost_is_logged() {
                         command.env(name, "3600000");
                     }
                     command.env("OTEL_METRIC_EXPORT_INTERVAL", "3600000");
+                    if lost {
+                        command.env("OTEL_EXPORTER_OTLP_TIMEOUT", "500");
+                    }
                     for signal in ["TRACES", "LOGS", "METRICS"] {
                         if exported != "all" && exported != signal {
                             command.env(format!("OTEL_{signal}_EXPORTER"), "none");
@@ -944,6 +948,7 @@ async fn a_recovered_collector_receives_later_telemetry() {
         let namespace = cluster.namespace("back").await;
         let controller = controller(cluster, &namespace, &endpoint, |command| {
             command.env(PROTOCOL, protocol.name());
+            command.env("OTEL_EXPORTER_OTLP_TIMEOUT", "2000");
         });
         let client = cluster.client().await;
         let traced = |name: &str| {
