@@ -15,7 +15,7 @@ use std::{
 use operator_simulation::invariants::FENCING_HOLDER;
 use operator_testkit::{
     cluster::{Cluster, Options, bound_command, eventually},
-    collector::{Behaviour, Mock},
+    collector::{Behaviour, Collector, Mock, Protocol},
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -657,8 +657,8 @@ async fn a_policy_for_another_lease_is_reported() {
     );
 }
 
-/// `doctor` connects to the collector and sends nothing. A collector that is down or silent is a warning, since the controller
-/// works without it.
+/// `doctor` connects to the collector and sends no telemetry. A collector that is down or silent is a warning, since the controller
+/// works without it. So is a collector that has another protocol, or requires a client certificate.
 #[tokio::test]
 async fn a_collector_that_is_down_is_reported() {
     let _alone = installed().await;
@@ -695,6 +695,47 @@ async fn a_collector_that_is_down_is_reported() {
         "warning collector: traces, logs, metrics: cannot connect to {endpoint}/: not connected in 3s{then}"
     );
     said.is_but_for(0, &[&unanswered]);
+    let said = with(&format!("--otlp-endpoint={}", silent.endpoint())).await;
+    let unanswered = format!(
+        "warning collector: traces, logs, metrics: cannot connect to {}/: no answer in 5s{then}",
+        silent.endpoint()
+    );
+    said.is_but_for(0, &[&unanswered]);
+
+    let (plain, mutual) = tokio::join!(Collector::start(), Collector::start_mutual_tls());
+    for (protocol, other, missing) in [
+        (Protocol::Grpc, Protocol::Http, "HTTP/2, which grpc needs"),
+        (
+            Protocol::Http,
+            Protocol::Grpc,
+            "HTTP/1.1, which http/protobuf needs",
+        ),
+    ] {
+        let flag = format!("--otlp-protocol={}", protocol.name());
+        for (collector, port, expected) in [
+            (&plain, protocol, "ok collector: "),
+            (&plain, other, missing),
+            (&mutual, protocol, "CertificateRequired"),
+        ] {
+            let endpoint = format!("--otlp-endpoint={}", collector.endpoint_of(port));
+            let mut command = bound_command("env");
+            if collector.endpoint().starts_with("https:") {
+                let authority = collector.ca().display().to_string();
+                command.arg(format!("OTEL_EXPORTER_OTLP_CERTIFICATE={authority}"));
+            }
+            command.arg(PROGRAM);
+            let said = run(command, CLUSTER.kubeconfig(), &[&flag, &endpoint]).await;
+            let lines = said.lines();
+            let line = lines.iter().find(|line| line.contains(" collector: "));
+            let line = line.unwrap();
+            assert!(line.contains(expected), "{protocol:?}: {line}");
+            assert_eq!(
+                line.starts_with("ok"),
+                port == protocol && expected.starts_with("ok"),
+                "{line}"
+            );
+        }
+    }
 }
 
 /// An administrator's token is not sent to a process that only listens on the address of a replica.

@@ -889,46 +889,55 @@ async fn rotated_certificates_are_read_again() {
 /// A load balancer drops idle connections, and resets them at the next request. No telemetry is lost.
 #[tokio::test]
 async fn a_connection_that_is_reset_loses_nothing() {
-    over_both(async |protocol| {
-        const PAUSES: usize = 6;
-        let (cluster, collector) = tokio::join!(with_pods(), Collector::start());
-        let address = collector.endpoint_of(protocol).replace("http://", "");
-        let balancer = Balancer::start(address).await;
-        let namespace = cluster.namespace("reset").await;
-        let controller = controller(cluster, &namespace, &balancer.endpoint(), |command| {
-            command.env(PROTOCOL, protocol.name());
-        });
-        let arrived = |name: String| {
-            move |received: &Received| {
-                let traces = received.reconciles(&name);
-                traces
-                    .iter()
-                    .any(|trace| {
-                        trace
-                            .logs
-                            .iter()
-                            .any(|log| log.body == "created the Deployment")
-                    })
-                    .then_some(())
-            }
-        };
-        for pause in 0..PAUSES {
-            // The connections are open and idle.
-            controller.wait_for_log("started workers").await;
-            balancer.forget();
-            let name = format!("pause-{pause}");
-            apply(&namespace, &foo(&name, &name, 1)).await;
-            collector
-                .wait_for("the trace and its log record", arrived(name))
-                .await;
+    over_both(async |protocol| loses_nothing(protocol, 6, Balancer::forget).await).await;
+}
+
+/// A load balancer acknowledges the requests of a connection, and forwards nothing more. No telemetry is lost.
+#[tokio::test]
+async fn a_connection_that_falls_silent_loses_nothing() {
+    over_both(async |protocol| loses_nothing(protocol, 2, Balancer::swallow).await).await;
+}
+
+/// Exports by a load balancer, whose open connections `cut` makes unusable several times.
+async fn loses_nothing(protocol: Protocol, times: usize, cut: fn(&Balancer)) {
+    let (cluster, collector) = tokio::join!(with_pods(), Collector::start());
+    let address = collector.endpoint_of(protocol).replace("http://", "");
+    let balancer = Balancer::start(address).await;
+    let namespace = cluster.namespace("cut").await;
+    let controller = controller(cluster, &namespace, &balancer.endpoint(), |command| {
+        command.env(PROTOCOL, protocol.name());
+        // Twice the time to detect a silent connection.
+        command.env("OTEL_EXPORTER_OTLP_TIMEOUT", "20000");
+    });
+    let arrived = |name: String| {
+        move |received: &Received| {
+            let traces = received.reconciles(&name);
+            traces
+                .iter()
+                .any(|trace| {
+                    trace
+                        .logs
+                        .iter()
+                        .any(|log| log.body == "created the Deployment")
+                })
+                .then_some(())
         }
-        let metrics = metrics(&controller).await;
-        for signal in ["traces", "logs", "metrics"] {
-            let lost = format!("foo_controller_telemetry_lost_total{{signal=\"{signal}\"}} 0\n");
-            assert!(metrics.contains(&lost), "{metrics}");
-        }
-    })
-    .await;
+    };
+    for time in 0..times {
+        // The connections are open and idle.
+        controller.wait_for_log("started workers").await;
+        cut(&balancer);
+        let name = format!("time-{time}");
+        apply(&namespace, &foo(&name, &name, 1)).await;
+        collector
+            .wait_for("the trace and its log record", arrived(name))
+            .await;
+    }
+    let metrics = metrics(&controller).await;
+    for signal in ["traces", "logs", "metrics"] {
+        let lost = format!("foo_controller_telemetry_lost_total{{signal=\"{signal}\"}} 0\n");
+        assert!(metrics.contains(&lost), "{metrics}");
+    }
 }
 
 /// Returns the controller's metrics.

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -18,9 +18,17 @@ use tokio::{
 /// Load balancer on a loopback port. It runs on the runtime of its test and stops on drop.
 pub struct Balancer {
     address: SocketAddr,
-    /// Generation of the connection table. Connections of an older generation are reset.
-    age: Arc<AtomicU64>,
+    table: Arc<Table>,
     _accepting: JoinSet<()>,
+}
+
+/// Connection table.
+#[derive(Default)]
+struct Table {
+    /// Generation. Connections of an older generation are unusable.
+    age: AtomicU64,
+    /// Whether unusable connections are silent. Otherwise they are reset.
+    swallows: AtomicBool,
 }
 
 impl Balancer {
@@ -28,8 +36,8 @@ impl Balancer {
     pub async fn start(collector: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let age = Arc::<AtomicU64>::default();
-        let known = Arc::clone(&age);
+        let table = Arc::<Table>::default();
+        let known = Arc::clone(&table);
         let mut accepting = JoinSet::new();
         accepting.spawn(async move {
             let mut connections = JoinSet::new();
@@ -39,7 +47,7 @@ impl Balancer {
         });
         Self {
             address,
-            age,
+            table,
             _accepting: accepting,
         }
     }
@@ -51,12 +59,18 @@ impl Balancer {
 
     /// Drops all current connections: the next bytes on one of them are answered with a reset.
     pub fn forget(&self) {
-        self.age.fetch_add(1, Relaxed);
+        self.table.age.fetch_add(1, Relaxed);
+    }
+
+    /// Like [`forget`](Self::forget), but the next bytes are acknowledged, and there is no response.
+    pub fn swallow(&self) {
+        self.table.swallows.store(true, Relaxed);
+        self.forget();
     }
 }
 
-async fn serve(client: TcpStream, collector: String, age: Arc<AtomicU64>) {
-    let born = age.load(Relaxed);
+async fn serve(client: TcpStream, collector: String, table: Arc<Table>) {
+    let born = table.age.load(Relaxed);
     let Ok(server) = TcpStream::connect(collector).await else {
         return;
     };
@@ -70,7 +84,10 @@ async fn serve(client: TcpStream, collector: String, age: Arc<AtomicU64>) {
             if read == 0 {
                 return Ok(());
             }
-            if age.load(Relaxed) != born {
+            if table.age.load(Relaxed) != born && table.swallows.load(Relaxed) {
+                continue;
+            }
+            if table.age.load(Relaxed) != born {
                 // The drop that follows sends a reset.
                 from_client.as_ref().set_zero_linger()?;
                 return Ok(());
