@@ -5,5 +5,6 @@ pub(crate) mod cli;
 mod convert;
 pub(crate) mod doctor;
 mod migrate;
+mod names;
 mod plan;
 pub(crate) mod run;
