@@ -128,9 +128,9 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
         "sh_within(&cluster, &all, LIMIT)",
     ),
     (
-        "kubectl delete -f deploy/crd.yaml",
-        "tests/delivery/manifests/docs/commands.rs",
-        "kubectl delete -f deploy/crd.yaml --timeout",
+        "kubectl delete crd foos.samplecontroller.k8s.io",
+        "tests/delivery/node/families.rs",
+        "kubectl delete crd foos.samplecontroller.k8s.io",
     ),
     (
         "kubectl delete --ignore-not-found -f install.yaml",
