@@ -734,6 +734,30 @@ fn values_that_the_specification_ignores_do_not_end_the_program() {
     }
 }
 
+/// The last export takes only the time that is left for it, however long the time limit of an export is.
+#[tokio::test]
+async fn the_exit_does_not_wait_for_a_silent_collector() {
+    over_both(async |protocol| {
+        let cluster = with_pods().await;
+        let mock = Mock::start(Behaviour::Silent).await;
+        let namespace = cluster.namespace("exit").await;
+        let mut controller = controller(cluster, &namespace, &mock.endpoint(), |command| {
+            command.env(PROTOCOL, protocol.name());
+            command.env("OTEL_EXPORTER_OTLP_TIMEOUT", "60000");
+            command.arg("--shutdown-timeout=1s");
+        });
+        let name = foos::names("exit", 1).remove(0);
+        apply(&namespace, &foo(&name, &name, 1)).await;
+        let reconciled = format!("object={namespace}/{name} ");
+        controller.wait_for_log(&reconciled).await;
+        let asked = Instant::now();
+        assert_eq!(controller.stop().await, 0);
+        let took = asked.elapsed();
+        assert!(took < Duration::from_secs(30), "{took:?}");
+    })
+    .await;
+}
+
 /// With any faulty collector, the Foos get their Deployments, the failure is logged once per signal, and the process exits in
 /// time.
 #[tokio::test]
@@ -751,7 +775,6 @@ async fn a_faulty_collector_does_not_delay_reconciles() {
         ] {
             let mock = Mock::start(behaviour).await;
             let namespace = cluster.namespace("bad").await;
-            // Shorter than the time to detect a silent collector.
             let timeout = Duration::from_secs(6);
             let mut controller = controller(cluster, &namespace, &mock.endpoint(), |command| {
                 command.env(PROTOCOL, protocol.name());

@@ -69,7 +69,7 @@ pub struct Telemetry {
     _exports: Exports,
 }
 
-/// The exports, which end on drop: the runtime ends after the telemetry.
+/// Closes the exports on drop, before the Tokio runtime ends.
 struct Exports(Runtime);
 
 impl Drop for Exports {

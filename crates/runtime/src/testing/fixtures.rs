@@ -277,6 +277,16 @@ pub(crate) fn logged(
     (lines, tracing::subscriber::set_default(subscriber))
 }
 
+/// Returns the number of bytes that the kernel of the client still sends to the server, or `None` if it has closed the
+/// connection. The kernel gives the same port to clients of other servers.
+#[cfg(target_os = "linux")]
+pub(crate) fn unsent([client, server]: [SocketAddr; 2]) -> Option<u32> {
+    let sockets = procfs::net::tcp().unwrap().into_iter();
+    let mut of_connection =
+        sockets.filter(|socket| [socket.local_address, socket.remote_address] == [client, server]);
+    of_connection.next().map(|socket| socket.tx_queue)
+}
+
 /// Returns an address with this port that drops each packet. It does so until the returned sockets are dropped.
 pub(crate) fn silent(port: u16) -> (SocketAddr, (Socket, Vec<TcpStream>)) {
     // With a full backlog, the kernel drops further connections.

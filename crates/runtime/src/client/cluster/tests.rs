@@ -7,8 +7,6 @@
 #[cfg(target_os = "linux")]
 mod delivery;
 
-#[cfg(target_os = "linux")]
-use std::net::SocketAddr;
 use std::{
     convert::Infallible,
     sync::atomic::{AtomicU64, Ordering::SeqCst},
@@ -26,6 +24,8 @@ use tokio::{
 };
 
 use super::*;
+#[cfg(target_os = "linux")]
+use crate::testing::fixtures::unsent;
 use crate::{
     client::fence::{is_refused, term::Term},
     config::{app::tests::APP, clock::Clock},
@@ -86,16 +86,6 @@ async fn h19_a_write_not_delivered_in_time_is_never_delivered() {
         let whole = delivered.ends_with(&body);
         assert_eq!(whole, !enabled, "{} bytes, {read:?}", delivered.len());
     }
-}
-
-/// Returns the number of bytes that the kernel of the client still sends to the server, or `None` if it has closed the
-/// connection. The kernel gives the same port to clients of other servers.
-#[cfg(target_os = "linux")]
-fn unsent([client, server]: [SocketAddr; 2]) -> Option<u32> {
-    let sockets = procfs::net::tcp().unwrap().into_iter();
-    let mut of_connection =
-        sockets.filter(|socket| [socket.local_address, socket.remote_address] == [client, server]);
-    of_connection.next().map(|socket| socket.tx_queue)
 }
 
 fn client(server: &TcpListener, election: &LeaderElection, term: Term) -> Client {

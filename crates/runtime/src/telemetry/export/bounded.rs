@@ -2,10 +2,10 @@
 //!
 //! They add four rules to the exporters of the SDK:
 //! - An export ends at its deadline, with all of its attempts. The SDK checks its time limit only between two attempts.
-//! - An export runs within a Tokio [`Runtime`]. The threads of the SDK have none, so its pauses between two attempts would block
-//!   the thread.
-//! - An export starts after the [`Pause`] that the collector requested. The pause does not use the time of the export.
-//! - A batch is sent again if its gRPC connection broke before the response. The SDK retries the code "unavailable", but tonic
+//! - An export runs within a Tokio [`Runtime`]. The threads of the SDK have none. Timers and connections need one.
+//! - An export starts after the [`Pause`] that the collector requested. The pause does not use the time of the export. An export
+//!   whose pause exceeds its time is sent once more, with its time anew.
+//! - A batch is sent again while its gRPC connections break before the response. The SDK retries the code "unavailable", but tonic
 //!   returns "unknown" for a reset connection. A load balancer that has forgotten an idle connection would cost the first batch
 //!   after each pause. OTLP delivers at least once, so a batch whose response was lost may be delivered twice.
 
@@ -22,10 +22,14 @@ use opentelemetry_sdk::{
 use parking_lot::{Mutex, RwLock};
 use tokio::{
     runtime::Handle,
-    time::{Instant, sleep_until, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::connection::Breaks;
+
+/// Delays before a batch is sent again on a new connection, which double. The SDK has the same for its own attempts.
+const SHORTEST_DELAY: Duration = Duration::from_millis(100);
+const LONGEST_DELAY: Duration = Duration::from_millis(1600);
 
 /// Pause that the collector requested of later exports.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +39,10 @@ impl Pause {
     /// Sets the end of the pause.
     pub fn set(&self, end: Instant) {
         *self.0.lock() = Some(end);
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.lock().is_none_or(|end| end <= Instant::now())
     }
 
     /// Waits until the pause is over.
@@ -66,7 +74,8 @@ impl Runtime {
         }
     }
 
-    /// Ends all exports. Must be called before the runtime ends: a timer of an ended runtime panics.
+    /// Ends each running export at its next poll. Must be called before the runtime ends: a timer of an ended runtime panics. The end
+    /// of the runtime wakes each export.
     pub fn close(&self) {
         *self.open.write() = false;
     }
@@ -74,14 +83,18 @@ impl Runtime {
     /// Runs `future` on this thread, but with the timers and connections of the runtime. Returns `None` after
     /// [`close`](Self::close).
     async fn run<F: Future>(&self, future: F) -> Option<F::Output> {
-        let mut future = Box::pin(future);
+        let mut future = Some(Box::pin(future));
         poll_fn(|cx| {
             let open = self.open.read();
-            if !*open {
-                return Poll::Ready(None);
-            }
+            // Also for the end of a connection, which spawns a task.
             let _entered = self.handle.enter();
-            future.as_mut().poll(cx).map(Some)
+            match &mut future {
+                Some(future) if *open => future.as_mut().poll(cx).map(Some),
+                _ => {
+                    future = None;
+                    Poll::Ready(None)
+                }
+            }
         })
         .await
     }
@@ -99,43 +112,54 @@ pub struct Bounded<E> {
 }
 
 impl<E> Bounded<E> {
-    /// Sends a batch with `first`. If that fails and a connection broke during it, sends the batch with `again`.
-    async fn sent(
-        &self,
-        first: impl Future<Output = OTelSdkResult>,
-        again: impl Future<Output = OTelSdkResult>,
-    ) -> OTelSdkResult {
-        let attempts = async {
-            let before = self.breaks.count();
-            let sent = first.await;
-            if sent.is_ok() || self.breaks.count() == before {
-                return sent;
-            }
-            again.await
-        };
+    /// Sends a batch by `attempt`, repeatedly if needed.
+    async fn sent<F>(&self, mut attempt: impl FnMut() -> F) -> OTelSdkResult
+    where
+        F: Future<Output = OTelSdkResult>,
+    {
         let export = async {
-            self.pause.wait().await;
-            timeout(self.limit, attempts).await
-        };
-        match self.runtime.run(export).await {
-            Some(Ok(sent)) => sent,
-            Some(Err(_)) => {
-                let (limit, cause) = (self.limit, self.breaks.cause());
-                let because = if cause.is_empty() { "" } else { ": " };
-                Err(OTelSdkError::InternalFailure(format!(
-                    "not accepted in {limit:?}{because}{cause}"
-                )))
+            let first = self.in_time(&mut attempt).await;
+            if first.is_ok() || self.pause.is_over() {
+                return first;
             }
-            None => Err(OTelSdkError::AlreadyShutdown),
-        }
+            self.in_time(&mut attempt).await
+        };
+        let ended = self.runtime.run(export).await;
+        ended.unwrap_or(Err(OTelSdkError::AlreadyShutdown))
+    }
+
+    /// Waits for the end of the pause, and sends a batch until the deadline. Repeats attempts whose connection broke.
+    async fn in_time<F>(&self, attempt: &mut impl FnMut() -> F) -> OTelSdkResult
+    where
+        F: Future<Output = OTelSdkResult>,
+    {
+        self.pause.wait().await;
+        let attempts = async {
+            let mut delay = SHORTEST_DELAY;
+            loop {
+                let before = self.breaks.count();
+                let sent = attempt().await;
+                if sent.is_ok() || self.breaks.count() == before {
+                    return sent;
+                }
+                sleep(delay).await;
+                delay = (delay * 2).min(LONGEST_DELAY);
+            }
+        };
+        let sent = timeout(self.limit, attempts).await;
+        sent.unwrap_or_else(|_| {
+            let (limit, cause) = (self.limit, self.breaks.cause());
+            let because = if cause.is_empty() { "" } else { ": " };
+            Err(OTelSdkError::InternalFailure(format!(
+                "not accepted in {limit:?}{because}{cause}"
+            )))
+        })
     }
 }
 
 impl trace::SpanExporter for Bounded<SpanExporter> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        let first = Box::pin(self.exporter.export(batch.clone()));
-        self.sent(first, Box::pin(self.exporter.export(batch)))
-            .await
+        self.sent(|| self.exporter.export(batch.clone())).await
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
@@ -150,9 +174,8 @@ impl trace::SpanExporter for Bounded<SpanExporter> {
 impl logs::LogExporter for Bounded<LogExporter> {
     async fn export(&self, batch: LogBatch<'_>) -> OTelSdkResult {
         let records: Vec<_> = batch.iter().collect();
-        let first = Box::pin(self.exporter.export(LogBatch::new(&records)));
-        let again = Box::pin(self.exporter.export(LogBatch::new(&records)));
-        self.sent(first, again).await
+        self.sent(|| self.exporter.export(LogBatch::new(&records)))
+            .await
     }
 
     fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
@@ -166,9 +189,7 @@ impl logs::LogExporter for Bounded<LogExporter> {
 
 impl PushMetricExporter for Bounded<MetricExporter> {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
-        let first = Box::pin(self.exporter.export(metrics));
-        self.sent(first, Box::pin(self.exporter.export(metrics)))
-            .await
+        self.sent(|| self.exporter.export(metrics)).await
     }
 
     fn force_flush(&self) -> OTelSdkResult {

@@ -42,10 +42,9 @@ use crate::{api::failure::root_cause, config::protocol::Protocol};
 /// Time limit for establishing a connection, including TLS.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Longest silence of the collector during an export before a ping, and the longest time limit of the response to the ping. A
-/// dead collector is thus detected within one export. No pings are sent between exports: gRPC servers treat them as abuse.
-const PING: Duration = Duration::from_secs(5);
-const PING_TIMEOUT: Duration = Duration::from_secs(4);
+/// Longest silence of the collector during an export, before a ping and before the kernel gives up bytes that are not acknowledged.
+/// No pings are sent between exports: gRPC servers treat them as abuse.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// Time for an HTTP/1.1 server to reject a client certificate. A server of another protocol would send its first bytes.
 const REJECTION: Duration = Duration::from_secs(1);
@@ -115,11 +114,12 @@ impl Connection {
         trust: Option<Trust>,
         limit: Duration,
     ) -> Self {
-        // The placeholder address keeps tonic from adding its own TLS.
+        // A dead connection is detected in three quarters of the time. The rest is for another connection. The placeholder address
+        // keeps tonic from adding its own TLS.
         let endpoint = Endpoint::from_static("http://collector")
             .origin(address.clone())
-            .http2_keep_alive_interval(PING.min(limit / 2))
-            .keep_alive_timeout(PING_TIMEOUT.min(limit / 5 * 2));
+            .http2_keep_alive_interval(SILENCE.min(limit / 2))
+            .keep_alive_timeout(SILENCE.min(limit / 4));
         Self {
             protocol,
             endpoint,
@@ -199,6 +199,10 @@ impl Connection {
         tcp.set_keepalive(Some(KEEPALIVE));
         tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
         tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+        // hyper keeps a connection whose request was given up until its bytes are sent. A collector that reads nothing would get more
+        // and more of them.
+        #[cfg(target_os = "linux")]
+        tcp.set_tcp_user_timeout(Some(SILENCE));
         let (address, trust, breaks) = (
             self.address.clone(),
             self.trust.clone(),

@@ -1,10 +1,9 @@
 //! HTTP client of OTLP/HTTP, below the exporters of the SDK.
 //!
-//! The SDK encodes the requests, and repeats them after a broken connection and after the status codes 429, 502, 503 and 504. This
-//! client sends one request over the connections that gRPC uses as well, with the same limits, and reads a bounded response. One
-//! attempt may take half of the time of the export: HTTP/1.1 has no pings, so only a second attempt, on a new connection, detects
-//! that the collector, or a load balancer before it, is dead
-//! (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>).
+//! The SDK encodes the requests, and repeats them after a broken connection and after the status codes 429, 502, 503 and 504
+//! (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>). This client sends one request over the connections that gRPC uses as well,
+//! with the same limits, and reads a bounded response. One attempt may take half of the time of the export. HTTP/1.1 has no pings, so
+//! only another attempt, on a new connection, gets past a dead collector or load balancer.
 
 use std::{fmt, time::Duration};
 
@@ -107,7 +106,7 @@ impl HttpClient for Client {
                 // The SDK waits for this header before it repeats the request. It would compare a date with its own clock.
                 response.headers_mut().remove(RETRY_AFTER);
                 if let Some(pause) = pause {
-                    let seconds = pause.as_secs().into();
+                    let seconds = seconds_of(pause).into();
                     response.headers_mut().insert(RETRY_AFTER, seconds);
                     self.pause.set(Instant::now() + pause);
                 }
@@ -165,6 +164,11 @@ fn pause_of(response: &Response<Bytes>) -> Option<Duration> {
     Some(pause.min(MAX_RETRY_AFTER))
 }
 
+/// Rounds up to whole seconds.
+fn seconds_of(pause: Duration) -> u64 {
+    pause.as_secs() + u64::from(pause.subsec_nanos() > 0)
+}
+
 /// `google.rpc.Status`, the body of an error response. Only its message is of use.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Status {
@@ -175,7 +179,8 @@ struct Status {
 /// Returns whether the response is a page for browsers, as from the wrong web server.
 fn is_page(response: &Response<Bytes>) -> bool {
     let content = response.headers().get(CONTENT_TYPE);
-    content.is_some_and(|content| content.as_bytes().starts_with(b"text/html"))
+    let content = content.map(|content| content.as_bytes().to_ascii_lowercase());
+    content.is_some_and(|content| content.starts_with(b"text/html"))
 }
 
 /// Returns the collector's error message, if the response has one. Pages of proxies are not messages.

@@ -74,7 +74,8 @@ impl Exporters {
             let connection = connection(env, &target)?;
             let breaks = match protocol {
                 Protocol::Grpc => connection.breaks(),
-                // The SDK itself repeats a request whose connection broke. It must not repeat other failures.
+                // The SDK itself repeats a request whose connection broke. With the count, a 400 would be repeated as well if its
+                // response closed the connection.
                 Protocol::Http => Breaks::default(),
             };
             let (pause, runtime) = (Pause::default(), exporters.runtime.clone());
