@@ -214,37 +214,25 @@ impl Kind {
         }
     }
 
-    /// Returns the kind that a CRD defines, in its first version.
-    ///
-    /// # Panics
-    /// If the CRD has several versions, no subresource `status`, or unusual paths of `scale`: they are not modelled.
+    /// Returns the kind that a CRD defines, with its storage version.
     pub fn of_definition(definition: &Value) -> Self {
         let spec = &definition["spec"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let [version] = spec["versions"].as_array().map_or(&[][..], Vec::as_slice) else {
-            panic!("a CRD with several versions is not modelled");
-        };
-        let parts = &version["subresources"];
-        assert!(
-            parts["status"].is_object(),
-            "a CRD without the subresource status is not modelled"
-        );
-        let scale = &parts["scale"];
-        let is_usual = scale["specReplicasPath"] == ".spec.replicas"
-            && scale["statusReplicasPath"] == ".status.replicas"
-            && scale["labelSelectorPath"] == ".status.selector";
-        assert!(
-            scale.is_null() || is_usual,
-            "these paths of the subresource scale are not modelled: {scale}"
-        );
+        let versions = spec["versions"].as_array().into_iter().flatten();
+        let mut versions = versions.filter(|version| version["storage"] == true);
+        let version = versions.next().unwrap_or(&Value::Null);
+        let scale = &version["subresources"]["scale"];
         let names = [
             text(&spec["group"]),
             text(&version["name"]),
             text(&spec["names"]["kind"]),
             text(&spec["names"]["plural"]),
         ];
+        let (namespaced, scale) = (spec["scope"] == "Namespaced", scale.is_object());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let one = known.iter().find(|it| it.names() == names);
+        let one = known
+            .iter()
+            .find(|it| it.names() == names && it.namespaced == namespaced && it.scale == scale);
         let one = one.copied().unwrap_or_else(|| {
             let [group, version, kind, plural] = names.map(|name| &*name.leak());
             let new: &'static CustomKind = Box::leak(Box::new(CustomKind {
@@ -252,8 +240,8 @@ impl Kind {
                 version,
                 kind,
                 plural,
-                namespaced: spec["scope"] == "Namespaced",
-                scale: scale.is_object(),
+                namespaced,
+                scale,
             }));
             known.push(new);
             new

@@ -53,10 +53,10 @@ impl Server {
             other => return Err(Unknown(format!("a get at {other}")).into()),
         };
         let object = object.ok_or_else(|| Refusal::not_found(key.kind, &key.name))?;
-        Ok(match part {
-            Part::Scale => Self::get_scale(key.kind, object)?,
-            _ => Value::clone(object),
-        })
+        match part {
+            Part::Scale => self.get_scale(store, request, key.kind, object),
+            _ => Ok(Value::clone(object)),
+        }
     }
 
     pub(super) fn list(
@@ -94,6 +94,8 @@ impl Server {
             };
             let mut item = if request.metadata_only {
                 partial(object)
+            } else if kind.is_custom() {
+                self.present(store, request, kind, object)?
             } else {
                 Value::clone(object)
             };
@@ -120,7 +122,7 @@ impl Server {
         let (of, api_version) = if request.metadata_only {
             (PARTIAL, META.to_owned())
         } else {
-            (kind.info().kind, kind.api_version())
+            (kind.info().kind, request.api_version(kind))
         };
         // An empty list of metadata is the only one without items.
         let items = (!items.is_empty() || !request.metadata_only).then_some(items);

@@ -74,7 +74,7 @@ pub fn note(request: &Request<'_>, (kind, part): (Kind, Part), old: &Value, new:
         return;
     }
     let mut entry = json!({
-        "manager": request.text("fieldManager"), "operation": "Update", "apiVersion": kind.api_version(),
+        "manager": request.text("fieldManager"), "operation": "Update", "apiVersion": request.api_version(kind),
         "fieldsType": "FieldsV1", "fieldsV1": { "f:spec": { "f:replicas": {} } },
     });
     let entries = match managed {

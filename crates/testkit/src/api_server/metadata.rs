@@ -204,7 +204,7 @@ pub fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_label)
 }
 
-fn is_label(label: &str) -> bool {
+pub fn is_label(label: &str) -> bool {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     !label.is_empty()
         && !label.starts_with('-')

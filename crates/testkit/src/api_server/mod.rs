@@ -6,6 +6,7 @@
 
 mod access;
 mod contents;
+mod convert;
 mod definition;
 mod delete;
 mod deployment;
@@ -14,6 +15,7 @@ mod kind;
 mod list;
 mod managed;
 mod metadata;
+mod names;
 mod others;
 mod patch;
 mod pod;

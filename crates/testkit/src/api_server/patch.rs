@@ -210,7 +210,7 @@ pub fn unfit(words: &str) -> Refusal {
 }
 
 /// Formats a map like Go.
-fn in_go(value: &Value) -> String {
+pub fn in_go(value: &Value) -> String {
     match value {
         Value::Object(fields) => {
             let fields = fields
@@ -218,6 +218,11 @@ fn in_go(value: &Value) -> String {
                 .map(|(name, value)| format!("{name}:{}", in_go(value)));
             format!("map[{}]", fields.collect::<Vec<_>>().join(" "))
         }
+        Value::Array(all) => {
+            let all = all.iter().map(in_go).collect::<Vec<_>>();
+            format!("[{}]", all.join(" "))
+        }
+        Value::Null => "<nil>".to_owned(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }

@@ -68,6 +68,8 @@ pub enum Target {
 pub struct Request<'a> {
     pub call: Call<'a>,
     pub target: Target,
+    /// Version of the API in the path.
+    pub version: String,
     pub query: BTreeMap<String, String>,
     /// Whether only metadata is requested.
     pub metadata_only: bool,
@@ -89,9 +91,11 @@ impl<'a> Request<'a> {
     pub fn of(call: &Call<'a>, custom: &[Kind]) -> Result<Self> {
         let (path, query) =
             (call.path_and_query.split_once('?')).unwrap_or((call.path_and_query, ""));
+        let (version, target) = target(path, custom)?;
         let mut request = Self {
             call: *call,
-            target: target(path, custom).ok_or_else(|| Unknown(path.to_owned()))?,
+            target,
+            version,
             query: parameters(query)?,
             metadata_only: false,
         };
@@ -123,6 +127,14 @@ impl<'a> Request<'a> {
             (&Method::DELETE, false) => Verb::DeleteCollection,
             _ => return Err(Refusal::method_not_allowed()),
         })
+    }
+
+    /// Returns the `apiVersion` of a kind in this request.
+    pub fn api_version(&self, kind: Kind) -> String {
+        match kind {
+            Kind::Custom(it) => format!("{}/{}", it.group, self.version),
+            kind => kind.api_version(),
+        }
     }
 
     pub fn text(&self, parameter: &str) -> &str {
@@ -183,7 +195,9 @@ impl<'a> Request<'a> {
             if !known.contains(&name.as_str()) {
                 return Err(Unknown(format!("the parameter {name}={value}")).into());
             }
-            if name == "fieldValidation" && !matches!(value.as_str(), "Warn" | "Ignore") {
+            if name == "fieldValidation"
+                && !matches!(value.as_str(), "" | "Strict" | "Warn" | "Ignore")
+            {
                 return Err(Unknown(format!("fieldValidation={value}")).into());
             }
             if name == "timeout" && !is_duration(value) {
@@ -208,13 +222,33 @@ fn is_duration(text: &str) -> bool {
     unit.len() < text.len() && matches!(unit, "ms" | "s" | "m" | "h" | "us" | "ns")
 }
 
-fn target(path: &str, custom: &[Kind]) -> Option<Target> {
-    let path: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
-    let (group, version, rest) = match path.as_slice() {
+/// Groups of Kubernetes' own kinds, apart from those that end with `.k8s.io`.
+const GROUPS: [&str; 6] = ["", "apps", "autoscaling", "batch", "policy", "extensions"];
+
+/// Returns the version and the target of a path.
+fn target(path: &str, custom: &[Kind]) -> Result<(String, Target)> {
+    let unknown = || Unknown(path.to_owned());
+    let parts: Vec<&str> = path
+        .strip_prefix('/')
+        .ok_or_else(unknown)?
+        .split('/')
+        .collect();
+    let (group, version, rest) = match parts.as_slice() {
         ["api", version, rest @ ..] => ("", *version, rest),
         ["apis", group, version, rest @ ..] => (*group, *version, rest),
-        _ => return None,
+        _ => return Err(unknown().into()),
     };
+    let is_foreign = !GROUPS.contains(&group)
+        && !group.ends_with(".k8s.io")
+        && custom.iter().all(|kind| kind.info().group != group);
+    if is_foreign {
+        return Err(Refusal::not_served());
+    }
+    let target = target_in(group, version, rest, custom).ok_or_else(unknown)?;
+    Ok((version.to_owned(), target))
+}
+
+fn target_in(group: &str, version: &str, rest: &[&str], custom: &[Kind]) -> Option<Target> {
     if let [plural] = rest
         && let Some((_, review)) = (REVIEWS.into_iter())
             .find(|(its_group, review)| (group, "v1") == (its_group, version) && plural == review)
@@ -233,20 +267,21 @@ fn target(path: &str, custom: &[Kind]) -> Option<Target> {
     let mut kinds = Kind::BUILT_IN.iter().chain(custom).copied();
     let kind = kinds.find(|kind| {
         let info = kind.info();
-        (info.group, info.version, info.plural) == (group, version, plural)
+        let is_version = kind.is_custom() || info.version == version;
+        (info.group, info.plural) == (group, *plural) && is_version
     })?;
-    if namespace.is_some() && !kind.is_namespaced() {
+    if namespace.is_some() && !kind.is_namespaced() && !kind.is_custom() {
         return None;
     }
     let (name, part) = match rest {
         [] => (None, Part::Whole),
         [name] => (Some(*name), Part::Whole),
         [name, "status"] if kind.has_status() => (Some(*name), Part::Status),
-        [name, "scale"] if kind.has_scale() => (Some(*name), Part::Scale),
+        [name, "scale"] if kind.has_scale() || kind.is_custom() => (Some(*name), Part::Scale),
         [name, "finalize"] if kind == Kind::Namespace => (Some(*name), Part::Finalize),
         _ => return None,
     };
-    if name.is_some() && kind.is_namespaced() && namespace.is_none() {
+    if name.is_some() && kind.is_namespaced() && namespace.is_none() && !kind.is_custom() {
         return None;
     }
     let name = name.map(ToOwned::to_owned);

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     Key, Kind, Now, Server, Store,
+    definition::Scale,
     patch::Style,
     request::{Part, Request, Unknown},
     status::{Cause, Refusal, Result},
@@ -13,14 +14,56 @@ use super::{
 
 /// Placeholder for missing replicas of a custom resource while it is scaled.
 const UNSAID: i64 = i32::MIN as i64;
+/// Largest number of replicas.
+const MAX: i64 = i32::MAX as i64;
 
 impl Server {
-    pub(super) fn get_scale(kind: Kind, object: &Value) -> Result<Value> {
-        if kind.is_custom() && object["spec"]["replicas"].is_null() {
-            let why = "the spec replicas field \".spec.replicas\" does not exist";
-            return Err(Refusal::internal(why));
+    pub(super) fn get_scale(
+        &self,
+        store: &Store,
+        request: &Request<'_>,
+        kind: Kind,
+        object: &Value,
+    ) -> Result<Value> {
+        if !kind.is_custom() {
+            return Ok(scale(None, object));
         }
-        Ok(scale(kind, object))
+        let object = self.present(store, request, kind, object)?;
+        self.with_paths(store, request, kind, |paths| {
+            if get(&object, &paths.replicas).is_null() {
+                let path = &paths.replicas;
+                let why = format!("the spec replicas field \"{path}\" does not exist");
+                return Err(Refusal::internal(&why));
+            }
+            Ok(scale(Some(paths), &object))
+        })
+    }
+
+    /// Calls `then` with the paths of a custom resource.
+    fn with_paths<T>(
+        &self,
+        store: &Store,
+        request: &Request<'_>,
+        kind: Kind,
+        then: impl FnOnce(&Scale) -> Result<T>,
+    ) -> Result<T> {
+        self.with_version(store, request, kind, |_, version| {
+            then(version.scale.as_ref().ok_or_else(Refusal::not_served)?)
+        })
+    }
+
+    /// Returns the scale of an object in the version of the request.
+    fn scale(
+        &self,
+        store: &Store,
+        request: &Request<'_>,
+        kind: Kind,
+        object: &Value,
+    ) -> Result<Value> {
+        if kind.is_custom() {
+            return self.with_paths(store, request, kind, |paths| Ok(scale(Some(paths), object)));
+        }
+        Ok(scale(None, object))
     }
 
     pub(super) fn update_scale(
@@ -33,10 +76,15 @@ impl Server {
         let patches = request.call.method == http::Method::PATCH;
         let parsed = (!patches).then(|| request.json()).transpose();
         let parsed = parsed.map_err(Refusal::bad_request)?;
-        let old = store.get(key).cloned();
+        let old = self.current(store, request, key)?;
         let old = old.ok_or_else(|| Refusal::not_found(key.kind, &key.name))?;
-        let mut is = scale(key.kind, &old);
-        if key.kind.is_custom() && old["spec"]["replicas"].is_null() {
+        let mut is = self.scale(store, request, key.kind, &old)?;
+        let path = if key.kind.is_custom() {
+            self.with_paths(store, request, key.kind, |paths| Ok(paths.replicas.clone()))?
+        } else {
+            ".spec.replicas".to_owned()
+        };
+        if key.kind.is_custom() && get(&old, &path).is_null() {
             is["spec"]["replicas"] = UNSAID.into();
         }
         let asked = match parsed {
@@ -57,9 +105,8 @@ impl Server {
         }
         let replicas = asked["spec"]["replicas"].as_i64().unwrap_or(0);
         if replicas == UNSAID {
-            return Err(Refusal::bad_request(
-                "the spec replicas field \".spec.replicas\" cannot be empty",
-            ));
+            let words = format!("the spec replicas field \"{path}\" cannot be empty");
+            return Err(Refusal::bad_request(words));
         }
         if replicas < 0 && !key.kind.is_custom() {
             let why = "must be greater than or equal to 0";
@@ -84,18 +131,45 @@ impl Server {
             ));
         }
         let mut new = Value::clone(&old);
-        new["spec"]["replicas"] = replicas.into();
+        set(&mut new, &path, replicas.into());
         match asked["metadata"]["resourceVersion"].as_str() {
             None if key.kind.is_custom() => {}
             version => new["metadata"]["resourceVersion"] = version.unwrap_or_default().into(),
         }
         let stored = self.replace(store, now, request, (key, Part::Scale), (new, &old))?;
-        Ok((200, scale(key.kind, &stored)))
+        let stored = if key.kind.is_custom() {
+            self.present(store, request, key.kind, &stored)?
+        } else {
+            stored
+        };
+        Ok((200, self.scale(store, request, key.kind, &stored)?))
     }
 }
 
-/// Returns the scale subresource of an object.
-fn scale(kind: Kind, object: &Value) -> Value {
+/// Returns the names of a path such as `.spec.replicas`.
+fn parts(path: &str) -> impl Iterator<Item = &str> {
+    path.strip_prefix('.').unwrap_or(path).split('.')
+}
+
+/// Returns the value at a path, or null.
+fn get<'a>(object: &'a Value, path: &str) -> &'a Value {
+    parts(path).fold(object, |value, name| &value[name])
+}
+
+/// Sets the value at a path, unless a value on the way is no object.
+fn set(object: &mut Value, path: &str, new: Value) {
+    let mut value = object;
+    for name in parts(path) {
+        if !value.is_object() && !value.is_null() {
+            return;
+        }
+        value = &mut value[name];
+    }
+    *value = new;
+}
+
+/// Returns the scale subresource of an object. Built-in kinds have no paths.
+fn scale(paths: Option<&Scale>, object: &Value) -> Value {
     let mut metadata = json!({});
     for field in [
         "name",
@@ -104,29 +178,116 @@ fn scale(kind: Kind, object: &Value) -> Value {
         "resourceVersion",
         "creationTimestamp",
     ] {
-        metadata[field] = object["metadata"][field].clone();
+        let value = &object["metadata"][field];
+        if !value.is_null() {
+            metadata[field] = value.clone();
+        }
     }
-    let (spec, status) = (&object["spec"], &object["status"]);
-    let selector = if kind.is_custom() {
-        status["selector"].as_str().unwrap_or_default().to_owned()
+    let (replicas, status, selector) = if let Some(paths) = paths {
+        let selector = paths.selector.as_ref().map(|path| get(object, path));
+        let selector = selector
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
+        (
+            get(object, &paths.replicas),
+            get(object, &paths.status_replicas),
+            selector,
+        )
     } else {
-        let labels = spec["selector"]["matchLabels"]
-            .as_object()
-            .into_iter()
-            .flatten();
+        let labels = object["spec"]["selector"]["matchLabels"].as_object();
+        let labels = labels.into_iter().flatten();
         let labels =
             labels.map(|(name, value)| format!("{name}={}", value.as_str().unwrap_or_default()));
-        labels.collect::<Vec<_>>().join(",")
+        let selector = labels.collect::<Vec<_>>().join(",");
+        (
+            &object["spec"]["replicas"],
+            &object["status"]["replicas"],
+            selector,
+        )
     };
     let mut scale = json!({
         "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": {},
-        "status": { "replicas": status["replicas"].as_i64().unwrap_or(0) },
+        "status": { "replicas": status.as_i64().unwrap_or(0) },
     });
-    if let Some(replicas) = spec["replicas"].as_i64().filter(|it| *it != 0) {
+    if let Some(replicas) = replicas.as_i64().filter(|it| *it != 0) {
         scale["spec"]["replicas"] = replicas.into();
     }
     if !selector.is_empty() {
         scale["status"]["selector"] = selector.into();
     }
     scale
+}
+
+/// Validates the fields of the scale subresource of a custom resource.
+pub fn check(paths: &Scale, new: &Value, part: Part) -> Vec<Cause> {
+    let spec = (part != Part::Status)
+        .then(|| number(&paths.replicas, new))
+        .flatten();
+    let status = number(&paths.status_replicas, new);
+    let selector = paths.selector.iter().filter_map(|path| {
+        let wrong = accessor(path, new, "string", Value::is_string)?;
+        Some(Cause::invalid(path, "\"\"", &wrong))
+    });
+    spec.into_iter().chain(status).chain(selector).collect()
+}
+
+fn number(path: &str, new: &Value) -> Option<Cause> {
+    if let Some(wrong) = accessor(path, new, "int64", Value::is_i64) {
+        return Some(Cause::invalid(path, 0, &wrong));
+    }
+    let number = get(new, path).as_i64()?;
+    let words = match number {
+        ..0 => "should be a non-negative integer",
+        0..=MAX => return None,
+        _ => "should be less than or equal to 2147483647",
+    };
+    Some(Cause::invalid(path, number, words))
+}
+
+/// Returns why the value at a path cannot be read, if it is there.
+fn accessor(
+    path: &str,
+    new: &Value,
+    wanted: &str,
+    fits: impl Fn(&Value) -> bool,
+) -> Option<String> {
+    let mut value = new;
+    let mut at = String::new();
+    for name in parts(path) {
+        at = format!("{at}.{name}");
+        match value {
+            Value::Null => return None,
+            Value::Object(fields) => value = fields.get(name)?,
+            other => {
+                let is = typed_in_go(other);
+                return Some(format!(
+                    "{at} accessor error: {is}, expected map[string]interface{{}}"
+                ));
+            }
+        }
+    }
+    (!fits(value)).then(|| {
+        format!(
+            "{at} accessor error: {}, expected {wanted}",
+            typed_in_go(value)
+        )
+    })
+}
+
+/// Formats a value and its type like Go.
+fn typed_in_go(value: &Value) -> String {
+    let (shown, is) = match value {
+        Value::Null => ("<nil>".to_owned(), "<nil>"),
+        Value::Bool(is) => (is.to_string(), "bool"),
+        Value::Number(number) if number.is_f64() => (
+            super::schema::go::float(number.as_f64().unwrap_or_default()),
+            "float64",
+        ),
+        Value::Number(number) => (number.to_string(), "int64"),
+        Value::String(text) => (text.clone(), "string"),
+        Value::Array(_) => (super::patch::in_go(value), "[]interface {}"),
+        Value::Object(_) => (super::patch::in_go(value), "map[string]interface {}"),
+    };
+    format!("{shown} is of the type {is}")
 }

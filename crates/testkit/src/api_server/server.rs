@@ -1,6 +1,6 @@
 //! One API server, which responds from its caches.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
@@ -67,6 +67,8 @@ pub struct Server {
     forgotten: u64,
     /// First requests for the custom kinds, by the UID of the CRD: the version and the time. The cache of the kind begins there.
     first: BTreeMap<String, (u64, Duration)>,
+    /// Warnings for the client of the current call.
+    warnings: RefCell<Vec<String>>,
 }
 
 /// Time from the first request for a custom kind until its cache is filled.
@@ -86,6 +88,7 @@ impl Server {
             lag: Lag::By(Duration::ZERO),
             seen: version,
             forgotten: version,
+            warnings: RefCell::default(),
         }
     }
 
@@ -147,6 +150,7 @@ impl Server {
         call: &Call<'_>,
     ) -> std::result::Result<Answer, Unknown> {
         self.seen = self.seen(store, now);
+        self.warnings.take();
         let (code, body) = match self.answer(store, now, call) {
             Ok(Answered::Watch(watch)) => return Ok(Answer::Watch(watch)),
             Ok(Answered::Whole(code, body)) => (code, body),
@@ -167,11 +171,25 @@ impl Server {
         if let Some(seconds) = body["details"]["retryAfterSeconds"].as_u64() {
             headers.push(("Retry-After", seconds.to_string()));
         }
+        for warning in self.warnings.take() {
+            let warning = warning.replace('\\', "\\\\").replace('"', "\\\"");
+            headers.push(("Warning", format!("299 - \"{warning}\"")));
+        }
         Ok(Answer::Whole {
             code,
             headers,
             body,
         })
+    }
+
+    /// Adds warnings for the client, each once.
+    pub(super) fn warn(&self, warnings: impl IntoIterator<Item = String>) {
+        let mut all = self.warnings.borrow_mut();
+        for warning in warnings {
+            if !all.contains(&warning) {
+                all.push(warning);
+            }
+        }
     }
 
     /// Records the first request for a custom kind.
@@ -201,8 +219,9 @@ impl Server {
         if !self.serves(store, kind) {
             return Err(Refusal::not_served());
         }
-        self.note_first(store, now, kind);
         let verb = request.verb()?;
+        self.check_path(store, &request, verb)?;
+        self.note_first(store, now, kind);
         if part != Part::Whole && !matches!(verb, Verb::Get | Verb::Update | Verb::Patch) {
             return Err(Refusal::method_not_allowed());
         }
@@ -244,6 +263,12 @@ impl Server {
             Verb::Update | Verb::Patch => self.update(store, now, &request, &key, part)?,
             Verb::Delete => (200, self.delete(store, now, &request, &key)?),
             Verb::DeleteCollection => return Err(Unknown("deletecollection".to_owned()).into()),
+        };
+        let is_object = part != Part::Scale && object["kind"] != "Status";
+        let object = if kind.is_custom() && is_object {
+            self.present(store, &request, kind, &object)?
+        } else {
+            object
         };
         if request.metadata_only && object["kind"] != "Status" {
             return Ok(Answered::Whole(code, partial(&object)));

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Kind, Now};
+use super::{Kind, Now, definition::Definition};
 
 /// Identity of an object. In the order of etcd's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +98,8 @@ pub struct Store {
     pub(super) tokens: BTreeMap<String, String>,
     /// Kinds that a CRD defines or defined.
     pub(super) custom: Vec<Kind>,
+    /// The compiled CRDs by their versions, with the version of the last change of their `spec`.
+    compiled: BTreeMap<u64, (Arc<Definition>, u64)>,
 }
 
 impl Store {
@@ -179,6 +181,12 @@ impl Store {
     ) -> Option<Arc<Value>> {
         let before = self.get(key).cloned();
         self.version += 1;
+        if let Some(definition) = object
+            .as_ref()
+            .filter(|_| key.kind == Kind::CustomResourceDefinition)
+        {
+            self.compile(before.as_deref(), definition);
+        }
         let after = object.map(|mut object| {
             object["metadata"]["resourceVersion"] = self.version.to_string().into();
             Arc::new(object)
@@ -195,6 +203,30 @@ impl Store {
         self.line.push(revision.clone());
         self.objects.entry(key.clone()).or_default().push(revision);
         after
+    }
+
+    /// Compiles a CRD.
+    ///
+    /// # Panics
+    /// If a part of the CRD is not modelled.
+    fn compile(&mut self, before: Option<&Value>, definition: &Value) {
+        let compiled =
+            Definition::compile(definition).unwrap_or_else(|unknown| panic!("{unknown}"));
+        let is_same = before.is_some_and(|before| before["spec"] == definition["spec"]);
+        let since = before
+            .and_then(|before| self.compiled(before))
+            .map(|(_, since)| since);
+        let since = since.filter(|_| is_same).unwrap_or(self.version);
+        self.compiled.insert(self.version, (compiled, since));
+    }
+
+    /// Returns a stored CRD in its compiled form, and the version of the last change of its `spec`.
+    pub(super) fn compiled(&self, definition: &Value) -> Option<(Arc<Definition>, u64)> {
+        let version = definition["metadata"]["resourceVersion"]
+            .as_str()?
+            .parse()
+            .ok()?;
+        self.compiled.get(&version).cloned()
     }
 
     /// Creates an active namespace.

@@ -4,33 +4,25 @@ use serde_json::{Value, json};
 
 use super::{
     Key, Kind, Server, Store, contents, deployment, job, metadata,
-    request::{Part, Unknown},
-    schema, service,
+    request::{Part, Request, Unknown},
+    scale, service,
     status::{Cause, Refusal, Result},
     typed,
 };
 
 impl Server {
-    /// Parses an object, and sets its defaults. Fails if the object cannot be read.
+    /// Parses an object, and sets its defaults. Returns it with the paths of unknown fields, as far as they are known. Fails if
+    /// the object cannot be read.
     pub(super) fn read(
         &self,
         store: &Store,
+        request: &Request<'_>,
         kind: Kind,
         mut object: Value,
-    ) -> std::result::Result<Value, Refusal> {
-        if let Some(definition) = self.definition(store, kind) {
-            let schema = schema::schema_of(definition);
-            schema::prune(&mut object, schema);
-            schema::fill(&mut object, schema);
-            let metadata = object["metadata"].take();
-            let metadata = if metadata.is_null() {
-                json!({})
-            } else {
-                metadata
-            };
-            object["metadata"] =
-                typed::read_metadata(metadata).map_err(|words| unreadable(kind, &words))?;
-            return Ok(object);
+    ) -> std::result::Result<(Value, Vec<String>), Refusal> {
+        if kind.is_custom() {
+            let unknown = self.read_custom(store, request, kind, &mut object)?;
+            return Ok((object, unknown));
         }
         let mut object = typed::read(kind, object).map_err(|words| unreadable(kind, &words))?;
         match kind {
@@ -40,15 +32,29 @@ impl Server {
             Kind::Job => job::fill(&mut object)?,
             _ => {}
         }
-        Ok(object)
+        Ok((object, Vec::new()))
     }
 
     /// Validates a new object.
-    pub(super) fn check_new(&self, store: &Store, key: &Key, object: &Value) -> Result<Vec<Cause>> {
+    pub(super) fn check_new(
+        &self,
+        store: &Store,
+        request: &Request<'_>,
+        key: &Key,
+        object: &Value,
+    ) -> Result<Vec<Cause>> {
         let meta = &object["metadata"];
         let mut causes = metadata::check(meta, metadata::is_strict(key.kind));
         causes.extend(match key.kind {
-            Kind::Custom(_) => self.check_schema(store, (key.kind, Part::Whole), object, None),
+            Kind::Custom(_) => {
+                return self.check_custom(
+                    store,
+                    request,
+                    (key.kind, Part::Whole),
+                    (object, None),
+                    causes,
+                );
+            }
             Kind::Deployment => deployment::check(&object["spec"]),
             Kind::Service => service::check(object),
             Kind::ConfigMap | Kind::Secret => contents::check(object),
@@ -67,6 +73,7 @@ impl Server {
     pub(super) fn check_change(
         &self,
         store: &Store,
+        request: &Request<'_>,
         (key, part): (&Key, Part),
         new: &Value,
         old: &Value,
@@ -74,13 +81,12 @@ impl Server {
         let (meta, was) = (&new["metadata"], &old["metadata"]);
         let mut causes = metadata::check(meta, false);
         causes.extend(metadata::check_update(meta, was));
+        if key.kind.is_custom() {
+            return self.check_custom(store, request, (key.kind, part), (new, Some(old)), causes);
+        }
         // Every kind repeats this check.
         causes.extend(metadata::check_update(meta, was));
         match (key.kind, part) {
-            (Kind::Custom(_), _) => {
-                causes.extend(check_type(key.kind, new));
-                causes.extend(self.check_schema(store, (key.kind, part), new, Some(old)));
-            }
             (Kind::Deployment, Part::Status) => {
                 causes.extend(deployment::check_status(&new["status"]));
             }
@@ -109,21 +115,41 @@ impl Server {
         Ok(causes)
     }
 
-    fn check_schema(
+    /// Validates a custom resource. `earlier` are the errors of its metadata.
+    fn check_custom(
         &self,
         store: &Store,
+        request: &Request<'_>,
         (kind, part): (Kind, Part),
-        new: &Value,
-        old: Option<&Value>,
-    ) -> Vec<Cause> {
-        let definition = self.definition(store, kind);
-        definition.map_or_else(Vec::new, |definition| {
-            schema::check(new, old, schema::schema_of(definition), part)
+        (new, old): (&Value, Option<&Value>),
+        earlier: Vec<Cause>,
+    ) -> Result<Vec<Cause>> {
+        self.with_version(store, request, kind, |_, version| {
+            let mut causes = check_type(request, kind, new);
+            if causes.is_empty() {
+                let again =
+                    old.map(|old| metadata::check_update(&new["metadata"], &old["metadata"]));
+                causes.extend(again.into_iter().flatten());
+                causes.extend(version.schema.validate(new, old, part));
+                causes.extend(
+                    version
+                        .scale
+                        .iter()
+                        .flat_map(|paths| scale::check(paths, new, part)),
+                );
+            }
+            causes.extend(version.schema.check_structure(new, old, part));
+            let mut all = earlier;
+            all.extend(causes);
+            let checked = version.schema.check_rules(new, old, &all)?;
+            all.extend(checked.causes);
+            self.warn(checked.warnings);
+            Ok(all)
         })
     }
 }
 
-fn unreadable(kind: Kind, words: &str) -> Refusal {
+pub fn unreadable(kind: Kind, words: &str) -> Refusal {
     let info = kind.info();
     Refusal::bad_request(format!(
         "{} in version \"{}\" cannot be handled as a {}: {words}",
@@ -132,10 +158,10 @@ fn unreadable(kind: Kind, words: &str) -> Refusal {
 }
 
 /// Sets the fields of a new object that users cannot set.
-pub fn prepare_new(kind: Kind, object: &mut Value) {
+pub fn prepare_new(kind: Kind, has_status: bool, object: &mut Value) {
     match kind {
         Kind::Custom(_) => {
-            if let Some(fields) = object.as_object_mut() {
+            if let Some(fields) = object.as_object_mut().filter(|_| has_status) {
                 fields.remove("status");
             }
         }
@@ -150,8 +176,9 @@ pub fn prepare_new(kind: Kind, object: &mut Value) {
 }
 
 /// Restores the fields that a change must not modify, and increases the generation.
-pub fn prepare_change(kind: Kind, part: Part, new: &mut Value, old: &Value) {
+pub fn prepare_change((kind, has_status): (Kind, bool), part: Part, new: &mut Value, old: &Value) {
     match (kind, part) {
+        (Kind::Custom(_), Part::Whole | Part::Scale) if !has_status => {}
         (Kind::Custom(_), Part::Status) => {
             let status = new.get("status").cloned();
             *new = old.clone();
@@ -221,10 +248,10 @@ pub fn keep(object: &mut Value, field: &str, was: Option<&Value>) {
 }
 
 /// Checks that a custom resource has the kind and version of its path.
-fn check_type(kind: Kind, object: &Value) -> Vec<Cause> {
+fn check_type(request: &Request<'_>, kind: Kind, object: &Value) -> Vec<Cause> {
     let wanted = [
         ("kind", kind.info().kind.to_owned()),
-        ("apiVersion", kind.api_version()),
+        ("apiVersion", request.api_version(kind)),
     ];
     let wrong = |(field, wanted): (&str, String)| {
         let is = object[field].as_str().unwrap_or_default();

@@ -104,6 +104,38 @@ pub fn read_metadata(metadata: Value) -> Result<Value, String> {
     Ok(metadata)
 }
 
+/// Reads the metadata of a custom resource. Returns the paths of unknown fields, and the metadata or the parser's error.
+pub fn unknown_metadata(metadata: &Value) -> (Vec<String>, Result<Value, String>) {
+    const KNOWN: [&str; 15] = [
+        "annotations",
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "finalizers",
+        "generateName",
+        "generation",
+        "labels",
+        "managedFields",
+        "name",
+        "namespace",
+        "ownerReferences",
+        "resourceVersion",
+        "selfLink",
+        "uid",
+    ];
+    let fields = metadata.as_object().into_iter().flatten();
+    let unknown = fields.filter(|(field, _)| !KNOWN.contains(&field.as_str()));
+    let unknown = unknown
+        .map(|(field, _)| format!("metadata.{field}"))
+        .collect();
+    let metadata = if metadata.is_null() {
+        serde_json::json!({})
+    } else {
+        metadata.clone()
+    };
+    (unknown, read_metadata(metadata))
+}
+
 fn round_trip<T: DeserializeOwned + Serialize>(object: Value) -> Result<Value, String> {
     let object: T = serde_json::from_value(object).map_err(|error| error.to_string())?;
     serde_json::to_value(object).map_err(|error| error.to_string())

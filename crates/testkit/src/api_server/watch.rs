@@ -21,6 +21,8 @@ const UNSAID: Duration = Duration::from_mins(30);
 /// An open watch.
 pub struct Watch {
     kind: Kind,
+    /// Version of the API in the request.
+    version: String,
     namespace: Option<String>,
     name: Option<String>,
     /// UID of the CRD that defines the kind.
@@ -103,6 +105,7 @@ impl Server {
         let bookmarks = request.flag("allowWatchBookmarks")?;
         Ok(Watch {
             kind,
+            version: request.version.clone(),
             namespace: namespace.map(ToOwned::to_owned),
             name: name.map(ToOwned::to_owned),
             definition: Self::definition_uid(store, kind, seen),
@@ -184,7 +187,9 @@ impl Watch {
                 self.known = seen;
                 let there = store.list_at(self.kind, self.namespace.as_deref(), seen);
                 let there = there.filter(|(key, _)| self.is_about(key));
-                lines.extend(there.map(|(_, object)| self.line("ADDED", Value::clone(object))));
+                lines.extend(
+                    there.map(|(_, object)| self.line("ADDED", self.shown(store, server, object))),
+                );
                 if streamed {
                     lines.push(self.bookmark(true));
                 }
@@ -201,7 +206,7 @@ impl Watch {
             self.known = revision.version;
             if self.is_about(&revision.key) {
                 let (event, object) = revision.event();
-                lines.push(self.line(event, object));
+                lines.push(self.line(event, self.shown(store, server, &object)));
             }
         }
         self.position = self.position.max(seen);
@@ -224,6 +229,15 @@ impl Watch {
             && self.name.as_ref().is_none_or(|name| *name == key.name)
     }
 
+    /// Returns an object in the version of the watch.
+    fn shown(&self, store: &Store, server: &Server, object: &Value) -> Value {
+        if self.metadata_only || !self.kind.is_custom() {
+            return object.clone();
+        }
+        let shown = server.present_in(store, &self.version, self.kind, object);
+        shown.unwrap_or_else(|_| object.clone())
+    }
+
     fn line(&self, event: &str, object: Value) -> Value {
         let object = if self.metadata_only {
             partial(&object)
@@ -238,8 +252,13 @@ impl Watch {
         if ends_list {
             metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
         }
+        let api_version = if self.kind.is_custom() {
+            format!("{}/{}", self.kind.info().group, self.version)
+        } else {
+            self.kind.api_version()
+        };
         let object = json!({
-            "kind": self.kind.info().kind, "apiVersion": self.kind.api_version(), "metadata": metadata,
+            "kind": self.kind.info().kind, "apiVersion": api_version, "metadata": metadata,
         });
         self.line("BOOKMARK", object)
     }

@@ -7,7 +7,6 @@ use super::{
     patch::{self, Style},
     policy::Operation,
     request::{Part, Request, Unknown},
-    schema,
     status::{Cause, Refusal, Result},
     strategy,
 };
@@ -62,17 +61,21 @@ impl Server {
         object["metadata"]["uid"] = uid.into();
         object["metadata"]["creationTimestamp"] = now.seconds().into();
         self.mutate(store, key, Part::Whole, &mut object);
-        strategy::prepare_new(key.kind, &mut object);
+        let has_status = self.has_status(store, request, key.kind)?;
+        strategy::prepare_new(key.kind, has_status, &mut object);
         // A removed status gets its default on the next read.
-        if let Some(definition) = self.definition(store, key.kind) {
-            schema::fill(&mut object, schema::schema_of(definition));
+        if key.kind.is_custom() {
+            self.with_version(store, request, key.kind, |_, version| {
+                version.schema.fill(&mut object);
+                Ok(())
+            })?;
         }
         if key.kind == Kind::Namespace {
             object["metadata"]["labels"]["kubernetes.io/metadata.name"] = key.name.as_str().into();
             object["spec"]["finalizers"] = json!(["kubernetes"]);
             object["status"] = json!({ "phase": "Active" });
         }
-        let causes = self.check_new(store, key, &object)?;
+        let causes = self.check_new(store, request, key, &object)?;
         if !causes.is_empty() {
             return Err(Refusal::invalid(key.kind, &key.name, &causes));
         }
@@ -104,7 +107,86 @@ impl Server {
             object["metadata"]["resourceVersion"] = version;
         }
         managed::note(request, (key.kind, Part::Whole), &Value::Null, &mut object);
+        self.warn_of_finalizers(key.kind, &object, None);
+        let object = self.to_storage(store, key.kind, object)?;
         put(store, now, request, key, object)
+    }
+
+    /// Returns whether the kind has the subresource `status` in the version of the request.
+    fn has_status(&self, store: &Store, request: &Request<'_>, kind: Kind) -> Result<bool> {
+        if !kind.is_custom() {
+            return Ok(kind.has_status());
+        }
+        self.with_version(store, request, kind, |_, version| Ok(version.status))
+    }
+
+    /// Warns of new finalizers without a domain, like the API server for custom resources.
+    fn warn_of_finalizers(&self, kind: Kind, new: &Value, old: Option<&Value>) {
+        if !kind.is_custom() {
+            return;
+        }
+        let had = old.map(metadata::finalizers).unwrap_or_default();
+        let mut added = metadata::finalizers(new);
+        added.retain(|name| !had.contains(name));
+        added.sort_unstable();
+        added.dedup();
+        let is_standard =
+            |name: &&str| matches!(*name, "orphan" | "foregroundDeletion" | "kubernetes");
+        for name in added
+            .into_iter()
+            .filter(|name| !name.contains('/') && !is_standard(name))
+        {
+            let path = if name.contains('.') {
+                " including a path (/)"
+            } else {
+                ""
+            };
+            self.warn([format!(
+                "metadata.finalizers: {name:?}: prefer a domain-qualified finalizer name{path} to avoid accidental conflicts with \
+                 other finalizer writers"
+            )]);
+        }
+    }
+
+    /// Acts on unknown fields as the parameter `fieldValidation` requests.
+    fn check_fields(&self, request: &Request<'_>, kind: Kind, unknown: &[String]) -> Result<()> {
+        let unknown = unknown.iter().map(|path| format!("unknown field {path:?}"));
+        match request.text("fieldValidation") {
+            "Ignore" => {}
+            "Strict" => {
+                let errors = unknown.collect::<Vec<_>>().join(", ");
+                if !errors.is_empty() {
+                    return Err(strategy::unreadable(
+                        kind,
+                        &format!("strict decoding error: {errors}"),
+                    ));
+                }
+            }
+            _ => self.warn(unknown),
+        }
+        Ok(())
+    }
+
+    /// Reads an object, and acts on its unknown fields.
+    fn read_strictly(
+        &self,
+        store: &Store,
+        request: &Request<'_>,
+        kind: Kind,
+        object: Value,
+    ) -> Result<Value> {
+        let is_strict = request.text("fieldValidation") == "Strict" && !kind.is_custom();
+        let asked = is_strict.then(|| object.clone());
+        let (object, unknown) = self.read(store, request, kind, object)?;
+        if asked.is_some_and(|asked| !is_kept(&asked, &object)) {
+            return Err(Unknown(format!(
+                "fieldValidation=Strict with fields that a {} may not have",
+                kind.info().kind
+            ))
+            .into());
+        }
+        self.check_fields(request, kind, &unknown)?;
+        Ok(object)
     }
 
     /// Parses the body as this kind.
@@ -137,9 +219,9 @@ impl Server {
         }
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (api_version, its_kind) = (text(&object["apiVersion"]), text(&object["kind"]));
-        let expected = kind.api_version();
+        let expected = request.api_version(kind);
         if kind.is_custom() {
-            let object = self.read(store, kind, object)?;
+            let object = self.read_strictly(store, request, kind, object)?;
             if api_version != expected {
                 return Err(Refusal::bad_request(format!(
                     "the API version in the data ({api_version}) does not match the expected API version ({expected})"
@@ -161,7 +243,7 @@ impl Server {
         }
         object["apiVersion"] = expected.into();
         object["kind"] = info.kind.into();
-        self.read(store, kind, object)
+        self.read_strictly(store, request, kind, object)
     }
 
     pub(super) fn update(
@@ -175,7 +257,7 @@ impl Server {
         if part == Part::Scale {
             return self.update_scale(store, now, request, key);
         }
-        let old = store.get(key).cloned();
+        let old = self.current(store, request, key)?;
         let new = if request.call.method == http::Method::PATCH {
             let style = Style::of(key.kind, request.call.content_type)?;
             let old = old
@@ -187,7 +269,7 @@ impl Server {
                 patched["apiVersion"] = key.kind.api_version().into();
                 patched["kind"] = key.kind.info().kind.into();
             }
-            let mut new = self.patched(store, key, patched)?;
+            let mut new = self.patched(store, request, key, patched)?;
             check_name(&mut new, key)?;
             new
         } else {
@@ -224,8 +306,14 @@ impl Server {
     }
 
     /// Fails if the result of a patch is not an object of the kind.
-    fn patched(&self, store: &Store, key: &Key, patched: Value) -> Result<Value> {
-        let (kind, api_version) = (key.kind.info().kind, key.kind.api_version());
+    fn patched(
+        &self,
+        store: &Store,
+        request: &Request<'_>,
+        key: &Key,
+        patched: Value,
+    ) -> Result<Value> {
+        let (kind, api_version) = (key.kind.info().kind, request.api_version(key.kind));
         let fits = patched["kind"] == kind && patched["apiVersion"] == *api_version;
         if patched["apiVersion"].is_null() {
             return Err(Unknown("a patch to an object of no version".to_owned()).into());
@@ -234,13 +322,29 @@ impl Server {
         if !fits && !key.kind.is_custom() {
             return Err(patch::unfit("no kind is registered for that version"));
         }
-        self.read(store, key.kind, patched)
+        self.read_strictly(store, request, key.kind, patched)
             .map_err(|refusal| match refusal {
                 Refusal::Status(status) => {
                     patch::unfit(status["message"].as_str().unwrap_or_default())
                 }
                 other => other,
             })
+    }
+
+    /// Returns the stored object, in the version of the request.
+    pub(super) fn current(
+        &self,
+        store: &Store,
+        request: &Request<'_>,
+        key: &Key,
+    ) -> Result<Option<Value>> {
+        let Some(stored) = store.get(key) else {
+            return Ok(None);
+        };
+        if key.kind.is_custom() {
+            return self.present(store, request, key.kind, stored).map(Some);
+        }
+        Ok(Some(Value::clone(stored)))
     }
 
     /// Replaces `old` with `new`.
@@ -280,7 +384,8 @@ impl Server {
         }
         new["metadata"]["resourceVersion"] = version;
         self.mutate(store, key, part, &mut new);
-        strategy::prepare_change(key.kind, part, &mut new, old);
+        let has_status = self.has_status(store, request, key.kind)?;
+        strategy::prepare_change((key.kind, has_status), part, &mut new, old);
         let was = &old["metadata"];
         let metadata = &mut new["metadata"];
         if metadata["uid"].is_null() {
@@ -300,7 +405,7 @@ impl Server {
         if metadata["uid"].is_null() && metadata.is_object() {
             strategy::keep(metadata, "uid", None);
         }
-        let causes = self.check_change(store, (key, part), &new, old)?;
+        let causes = self.check_change(store, request, (key, part), &new, old)?;
         if !causes.is_empty() {
             return Err(Refusal::invalid(key.kind, &key.name, &causes));
         }
@@ -321,16 +426,72 @@ impl Server {
             return Ok(new);
         }
         managed::note(request, (key.kind, part), old, &mut new);
-        // The stored object lacks the defaults that reading adds, so the first update stores them.
-        let is_stored = match key.kind {
-            Kind::Custom(_) => !store.is_as_created(key),
-            Kind::Job => job::stores_labels(old) || !store.is_as_created(key),
-            _ => true,
+        if part == Part::Whole {
+            self.warn_of_finalizers(key.kind, &new, Some(old));
+        }
+        let new = self.to_storage(store, key.kind, new)?;
+        let is_same = match store.get(key) {
+            Some(stored) => new == **stored,
+            None => false,
         };
-        if new == *old && is_stored {
+        if is_same && self.is_stored(store, request, key, old)? {
             return Ok(new);
         }
         put(store, now, request, key, new)
+    }
+}
+
+impl Server {
+    /// Returns whether the stored object has the defaults that reading adds. If not, the first update stores them.
+    fn is_stored(
+        &self,
+        store: &Store,
+        request: &Request<'_>,
+        key: &Key,
+        old: &Value,
+    ) -> Result<bool> {
+        if !store.is_as_created(key) {
+            return Ok(true);
+        }
+        match key.kind {
+            // The status was removed before the object was stored.
+            Kind::Custom(_) => self.with_version(store, request, key.kind, |_, version| {
+                let mut object = json!({});
+                version.schema.fill(&mut object);
+                Ok(!version.status || object.get("status").is_none())
+            }),
+            Kind::Job => Ok(job::stores_labels(old)),
+            _ => Ok(true),
+        }
+    }
+}
+
+/// Returns whether all fields of `asked` that are not empty are in `object`.
+fn is_kept(asked: &Value, object: &Value) -> bool {
+    let is_empty = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty(),
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::Array(all) => all.is_empty(),
+        Value::Object(all) => all.is_empty(),
+        Value::Bool(true) => false,
+    };
+    match (asked, object) {
+        (Value::Object(asked), Value::Object(object)) => asked.iter().all(|(name, value)| {
+            is_empty(value)
+                || object
+                    .get(name)
+                    .is_some_and(|object| is_kept(value, object))
+                || name == "creationTimestamp"
+        }),
+        (Value::Array(asked), Value::Array(object)) => {
+            asked.len() == object.len()
+                && asked
+                    .iter()
+                    .zip(object)
+                    .all(|(asked, object)| is_kept(asked, object))
+        }
+        (asked, object) => !is_empty(object) || is_empty(asked),
     }
 }
 

@@ -1,15 +1,17 @@
 //! CRDs, and the kinds that they define. The API server serves a kind once its CRD is established, and deletes the objects of a
 //! CRD before the CRD.
-//!
-//! Clients can read only the metadata of CRDs, because the defaults of the rest are not modelled.
+
+mod compiled;
 
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+pub use compiled::{Definition, Scale, Version};
+
 use super::{
-    Key, Kind, Now, Server, Store, delete, metadata,
-    request::{Request, Unknown},
+    Key, Kind, Now, Server, Store, Verb, delete, metadata,
+    request::{Part, Request, Target, Unknown},
     status::{Refusal, Result},
     write,
 };
@@ -25,8 +27,14 @@ impl Store {
     /// run.
     pub fn declare_kind(&mut self, definition: &Value) -> Kind {
         let kind = Kind::of_definition(definition);
-        if !self.custom.contains(&kind) {
-            self.custom.push(kind);
+        let is_same = |it: &Kind| it.resource() == kind.resource();
+        match self.custom.iter().position(is_same) {
+            None => self.custom.push(kind),
+            // The kind of stored objects stays, even if their CRD has another version.
+            Some(at) if self.list(self.custom[at], None).next().is_some() => {
+                return self.custom[at];
+            }
+            Some(at) => self.custom[at] = kind,
         }
         kind
     }
@@ -139,6 +147,11 @@ impl Server {
         store.get_at(&definition_key(kind), self.seen_last())
     }
 
+    /// Returns the compiled CRD of a kind, if this server has seen one, and the version since which it is the same.
+    pub(super) fn compiled(&self, store: &Store, kind: Kind) -> Option<(Arc<Definition>, u64)> {
+        store.compiled(self.definition(store, kind)?)
+    }
+
     /// Returns the UID of the CRD that defines the kind at this version, if the kind needs a CRD.
     pub(super) fn definition_uid(store: &Store, kind: Kind, version: u64) -> Option<String> {
         let definition = kind
@@ -151,6 +164,51 @@ impl Server {
     pub(super) fn serves(&self, store: &Store, kind: Kind) -> bool {
         !kind.is_custom()
             || (self.definition(store, kind)).is_some_and(|definition| is_established(definition))
+    }
+
+    /// Fails if the CRD of a kind does not serve the path: another version, scope or subresource.
+    pub(super) fn check_path(
+        &self,
+        store: &Store,
+        request: &Request<'_>,
+        verb: Verb,
+    ) -> Result<()> {
+        let Target::Stored {
+            kind,
+            namespace,
+            name,
+            part,
+        } = &request.target
+        else {
+            return Ok(());
+        };
+        if !kind.is_custom() {
+            return Ok(());
+        }
+        let is_for_all = matches!(verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+        let fits = if kind.is_namespaced() {
+            namespace.is_some() || is_for_all
+        } else {
+            namespace.is_none()
+        };
+        self.with_version(store, request, *kind, |_, version| {
+            let has_part = match part {
+                Part::Status => version.status,
+                Part::Scale => version.scale.is_some(),
+                Part::Whole | Part::Finalize => true,
+            };
+            match (fits && version.served, has_part) {
+                (false, _) => Err(Refusal::not_served()),
+                (true, false) => Err(Refusal::not_found(
+                    *kind,
+                    name.as_deref().unwrap_or_default(),
+                )),
+                (true, true) => {
+                    self.warn(version.warning.clone());
+                    Ok(())
+                }
+            }
+        })
     }
 
     /// Fails if the CRD of the kind is terminating: no objects can be created then (`forbidCreateAdmission`).

@@ -1,0 +1,112 @@
+//! A CRD as the API server uses it: its versions with their schemas and subresources.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use serde_json::Value;
+
+use super::super::{request::Unknown, schema::Schema};
+
+/// The compiled `spec` of a CRD.
+#[derive(Debug)]
+pub struct Definition {
+    pub versions: Vec<Version>,
+    /// Whether clients of all versions get the same fields (`conversion.strategy: None`).
+    pub converts: bool,
+}
+
+/// A version of a CRD.
+#[derive(Debug)]
+pub struct Version {
+    pub name: String,
+    pub served: bool,
+    pub storage: bool,
+    /// Warning for each request, if the version is deprecated.
+    pub warning: Option<String>,
+    pub schema: Schema,
+    /// Whether the version has the subresource `status`.
+    pub status: bool,
+    pub scale: Option<Scale>,
+}
+
+/// Paths of the subresource `scale`, such as `.spec.replicas`.
+#[derive(Debug)]
+pub struct Scale {
+    pub replicas: String,
+    pub status_replicas: String,
+    pub selector: Option<String>,
+}
+
+/// Number of compiled CRDs that are kept.
+const KEPT: usize = 128;
+
+impl Definition {
+    /// Compiles the `spec` of a CRD, or returns the result of an earlier compilation.
+    ///
+    /// # Errors
+    /// A part of a schema is not modelled.
+    pub fn compile(definition: &Value) -> Result<Arc<Self>, Unknown> {
+        static KNOWN: Mutex<BTreeMap<String, Arc<Definition>>> = Mutex::new(BTreeMap::new());
+        let spec = definition["spec"].to_string();
+        let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(compiled) = known().get(&spec) {
+            return Ok(compiled.clone());
+        }
+        let compiled = Arc::new(Self::new(&definition["spec"])?);
+        let mut known = known();
+        if known.len() >= KEPT {
+            known.clear();
+        }
+        known.insert(spec, compiled.clone());
+        Ok(compiled)
+    }
+
+    fn new(spec: &Value) -> Result<Self, Unknown> {
+        let versions = spec["versions"].as_array().into_iter().flatten();
+        let versions = versions.map(|version| Version::new(spec, version));
+        Ok(Self {
+            versions: versions.collect::<Result<_, _>>()?,
+            converts: spec["conversion"]["strategy"] != "Webhook",
+        })
+    }
+
+    pub fn version(&self, name: &str) -> Option<&Version> {
+        self.versions.iter().find(|version| version.name == name)
+    }
+
+    /// Returns the version that is stored.
+    pub fn storage(&self) -> Option<&Version> {
+        self.versions.iter().find(|version| version.storage)
+    }
+}
+
+impl Version {
+    fn new(spec: &Value, version: &Value) -> Result<Self, Unknown> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let name = text(&version["name"]);
+        let scale = &version["subresources"]["scale"];
+        let warning = || match version["deprecationWarning"].as_str() {
+            Some(words) => words.to_owned(),
+            None => format!(
+                "{}/{name} {} is deprecated",
+                text(&spec["group"]),
+                text(&spec["names"]["kind"])
+            ),
+        };
+        Ok(Self {
+            served: version["served"] == true,
+            storage: version["storage"] == true,
+            warning: (version["deprecated"] == true).then(warning),
+            schema: Schema::compile(&version["schema"]["openAPIV3Schema"])?,
+            status: version["subresources"]["status"].is_object(),
+            scale: scale.is_object().then(|| Scale {
+                replicas: text(&scale["specReplicasPath"]),
+                status_replicas: text(&scale["statusReplicasPath"]),
+                selector: scale["labelSelectorPath"].as_str().map(ToOwned::to_owned),
+            }),
+            name,
+        })
+    }
+}

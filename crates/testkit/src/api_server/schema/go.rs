@@ -1,0 +1,83 @@
+//! Values as Go formats them in messages.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+/// Formats a value like `field.Error`.
+pub fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(is) => is.to_string(),
+        Value::Number(number) => match number.as_i64() {
+            Some(whole) => whole.to_string(),
+            None => float(number.as_f64().unwrap_or_default()),
+        },
+        Value::String(text) => quoted(text),
+        compound => json(compound),
+    }
+}
+
+/// Formats JSON like `json.Marshal`, which escapes the characters of HTML.
+pub fn json(value: &Value) -> String {
+    let text = value.to_string();
+    let text = text.replace('<', "\\u003c").replace('>', "\\u003e");
+    text.replace('&', "\\u0026")
+}
+
+/// Quotes a text like `strconv.Quote`.
+pub fn quoted(text: &str) -> String {
+    let mut out = String::from('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\u{7}' => out.push_str("\\a"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{b}' => out.push_str("\\v"),
+            c if u32::from(c) < 0x20 || c == '\u{7f}' => {
+                _ = write!(out, "\\x{:02x}", u32::from(c));
+            }
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// Formats a floating-point number like `%v`: with an exponent if it is below -4 or above 5.
+pub fn float(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return format!("{value}");
+    }
+    let scientific = format!("{value:e}");
+    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    if (-4..6).contains(&exponent) {
+        return format!("{value}");
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}e{sign}{:02}", exponent.abs())
+}
+
+/// Formats the path of a child.
+pub fn child(path: &str, name: &str) -> String {
+    if path.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{path}.{name}")
+    }
+}
+
+/// Formats a path in an error. The path of the root is a nil pointer.
+pub fn path(path: &str) -> String {
+    if path.is_empty() {
+        "<nil>".to_owned()
+    } else {
+        path.to_owned()
+    }
+}
