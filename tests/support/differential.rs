@@ -8,6 +8,7 @@ mod cases;
 mod definitions;
 mod normal;
 mod rights;
+mod selectors;
 mod side;
 mod special;
 mod steps;

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::{
     Key, Kind, Server, Store,
     request::{Part, Request, Unknown},
+    selector::Selector,
     status::{Cause, Refusal, Result},
 };
 
@@ -74,7 +75,7 @@ impl Server {
                 .map_err(|_| Unknown(format!("limit={limit}")))?
                 .min(self.page),
         };
-        let name = request.field_name()?;
+        let (selector, name) = (Selector::of(request, kind)?, request.field_name()?);
         let next = next_page(store, request, kind)?;
         let version = match &next {
             Some(next) => next.version.unwrap_or(store.version()),
@@ -92,6 +93,10 @@ impl Server {
             let Some((key, object)) = rest.next() else {
                 break;
             };
+            // Counts among the rest: there is a next page, even if it is empty.
+            if !selector.selects(key, object) {
+                continue;
+            }
             let mut item = if request.metadata_only {
                 partial(object)
             } else if kind.is_custom() {
@@ -115,7 +120,7 @@ impl Server {
             && rest.peek().is_some()
         {
             metadata["continue"] = Continue::token(Some(version), last).into();
-            if name.is_none() {
+            if selector.is_empty() {
                 metadata["remainingItemCount"] = rest.count().into();
             }
         }

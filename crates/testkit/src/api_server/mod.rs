@@ -23,6 +23,7 @@ mod policy;
 mod request;
 mod scale;
 mod schema;
+mod selector;
 mod server;
 mod service;
 mod status;

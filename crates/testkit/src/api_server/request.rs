@@ -164,18 +164,19 @@ impl<'a> Request<'a> {
 
     /// Returns the single name that a list or a watch selects.
     pub fn field_name(&self) -> Result<Option<&str>> {
-        match self.query.get("fieldSelector").map(String::as_str) {
-            None | Some("") => Ok(None),
-            Some(selector) => match selector.strip_prefix("metadata.name=") {
-                Some(name) if !name.contains([',', '=']) => Ok(Some(name)),
-                _ => Err(Unknown(format!("fieldSelector={selector}")).into()),
-            },
+        let mut parts = self.text("fieldSelector").split(',');
+        let name = parts.find_map(|part| part.strip_prefix("metadata.name="));
+        match name {
+            Some(name) if name.contains('=') => {
+                Err(Unknown(format!("metadata.name={name}")).into())
+            }
+            name => Ok(name),
         }
     }
 
     fn check_query(&self) -> Result<()> {
         const WRITE: [&str; 4] = ["fieldManager", "timeout", "dryRun", "fieldValidation"];
-        const READ: [&str; 10] = [
+        const READ: [&str; 11] = [
             "watch",
             "timeoutSeconds",
             "allowWatchBookmarks",
@@ -183,6 +184,7 @@ impl<'a> Request<'a> {
             "resourceVersion",
             "resourceVersionMatch",
             "fieldSelector",
+            "labelSelector",
             "limit",
             "continue",
             "timeout",

@@ -1,4 +1,4 @@
-//! Defaults and validation of Services that have a cluster IP and select pods. Other Services are not supported.
+//! Defaults and validation of Services that select pods, with a cluster IP or headless. Other Services are not supported.
 
 use serde_json::{Value, json};
 
@@ -54,7 +54,12 @@ pub fn fill(object: &mut Value) -> Result<()> {
 /// Assigns the cluster IP.
 pub fn prepare_new(object: &mut Value) {
     let spec = &mut object["spec"];
-    let address = json!(["10.96.0.1", ["10.96.0.1"], ["IPv4"], "SingleStack"]);
+    // A headless Service has no cluster IP.
+    let ip = match spec["clusterIP"].as_str() {
+        Some("None") => "None",
+        _ => "10.96.0.1",
+    };
+    let address = json!([ip, [ip], ["IPv4"], "SingleStack"]);
     for (index, field) in ADDRESS.into_iter().enumerate() {
         spec[field] = address[index].clone();
     }

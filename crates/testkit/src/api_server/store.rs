@@ -59,6 +59,15 @@ pub struct Revision {
 }
 
 impl Revision {
+    /// Returns this change between other states of the object.
+    pub(super) fn as_seen(&self, before: Option<Arc<Value>>, after: Option<Arc<Value>>) -> Self {
+        Self {
+            before,
+            after,
+            ..self.clone()
+        }
+    }
+
     /// Returns the watch event. A deleted object has its last content, and the version of its deletion.
     pub fn event(&self) -> (&'static str, Value) {
         match (&self.before, &self.after) {

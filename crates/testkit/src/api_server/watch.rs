@@ -1,13 +1,14 @@
 //! Watches and streamed lists.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
 use super::{
-    Key, Kind, Now, Server, Store,
+    Kind, Now, Revision, Server, Store,
     list::partial,
     request::{Request, Unknown},
+    selector::Selector,
     status::{Cause, Refusal, Result},
 };
 
@@ -24,7 +25,7 @@ pub struct Watch {
     /// Version of the API in the request.
     version: String,
     namespace: Option<String>,
-    name: Option<String>,
+    selector: Selector,
     /// UID of the CRD that defines the kind.
     definition: Option<String>,
     /// Whether the events contain only metadata.
@@ -60,12 +61,10 @@ impl Server {
         request: &Request<'_>,
         (kind, namespace): (Kind, Option<&str>),
     ) -> Result<Watch> {
-        let name = match &request.target {
-            super::request::Target::Stored { name: Some(_), .. } => {
-                return Err(Unknown("a watch of one object by its path".to_owned()).into());
-            }
-            _ => request.field_name()?,
-        };
+        if let super::request::Target::Stored { name: Some(_), .. } = &request.target {
+            return Err(Unknown("a watch of one object by its path".to_owned()).into());
+        }
+        let selector = Selector::of(request, kind)?;
         let streamed = self.is_streamed(request)?;
         let text = request.text("resourceVersion");
         let asked: u64 = match text {
@@ -107,7 +106,7 @@ impl Server {
             kind,
             version: request.version.clone(),
             namespace: namespace.map(ToOwned::to_owned),
-            name: name.map(ToOwned::to_owned),
+            selector,
             definition: Self::definition_uid(store, kind, seen),
             metadata_only: request.metadata_only,
             state,
@@ -186,7 +185,7 @@ impl Watch {
                 self.position = seen;
                 self.known = seen;
                 let there = store.list_at(self.kind, self.namespace.as_deref(), seen);
-                let there = there.filter(|(key, _)| self.is_about(key));
+                let there = there.filter(|(key, object)| self.selector.selects(key, object));
                 lines.extend(
                     there.map(|(_, object)| self.line("ADDED", self.shown(store, server, object))),
                 );
@@ -204,8 +203,7 @@ impl Watch {
                 continue;
             }
             self.known = revision.version;
-            if self.is_about(&revision.key) {
-                let (event, object) = revision.event();
+            if let Some((event, object)) = self.event(revision) {
                 lines.push(self.line(event, self.shown(store, server, &object)));
             }
         }
@@ -222,11 +220,23 @@ impl Watch {
         lines
     }
 
-    fn is_about(&self, key: &Key) -> bool {
-        self.namespace
-            .as_ref()
-            .is_none_or(|namespace| *namespace == key.namespace)
-            && self.name.as_ref().is_none_or(|name| *name == key.name)
+    /// Returns the event of a change, if this watch selects the object before or after it. An object that the change removes from
+    /// the selection is deleted for this watch, and one that the change adds to it is new.
+    fn event(&self, revision: &Revision) -> Option<(&'static str, Value)> {
+        let key = &revision.key;
+        let mut namespace = self.namespace.iter();
+        if namespace.any(|namespace| *namespace != key.namespace) {
+            return None;
+        }
+        let selected = |object: &Option<Arc<Value>>| {
+            let object = object.as_ref()?;
+            self.selector
+                .selects(key, object)
+                .then(|| Arc::clone(object))
+        };
+        let [before, after] = [&revision.before, &revision.after].map(selected);
+        let is_seen = before.is_some() || after.is_some();
+        is_seen.then(|| revision.as_seen(before, after).event())
     }
 
     /// Returns an object in the version of the watch.

@@ -1,0 +1,132 @@
+//! Label and field selectors of lists and watches.
+
+use serde_json::Value;
+
+use super::{
+    Key, Kind,
+    request::{Request, Unknown},
+    status::Result,
+};
+
+/// Requirements of a list or a watch. An object must meet all of them.
+#[derive(Clone, Debug, Default)]
+pub struct Selector {
+    labels: Vec<Requirement>,
+    fields: Vec<Requirement>,
+}
+
+/// A label or field, and its values.
+#[derive(Clone, Debug)]
+struct Requirement {
+    key: String,
+    /// `None`: the label exists, with any value.
+    values: Option<Vec<String>>,
+    /// Whether the requirement is met if the label or field has none of the values, or does not exist.
+    negated: bool,
+}
+
+impl Requirement {
+    fn is_met(&self, value: Option<&str>) -> bool {
+        let has = value.is_some_and(|value| {
+            let values = self.values.as_ref();
+            values.is_none_or(|values| values.iter().any(|it| it == value))
+        });
+        has != self.negated
+    }
+
+    /// Parses a requirement with an operator for equality.
+    fn equality(text: &str) -> Option<Self> {
+        let unequal = text.split_once("!=");
+        let (key, value) = unequal.or_else(|| text.split_once('='))?;
+        let negated = unequal.is_some();
+        let value = value.trim_start_matches('=');
+        Some(Self {
+            key: key.trim().to_owned(),
+            values: Some(vec![value.trim().to_owned()]),
+            negated,
+        })
+    }
+
+    /// Parses any requirement for labels.
+    fn of_label(text: &str) -> Option<Self> {
+        if let Some(set) = text.strip_suffix(')') {
+            let (key, values) = set.split_once('(')?;
+            let (key, operator) = key.trim().split_once(' ')?;
+            let values = values.split(',').map(|value| value.trim().to_owned());
+            return Some(Self {
+                key: key.to_owned(),
+                values: Some(values.collect()),
+                negated: match operator.trim() {
+                    "in" => false,
+                    "notin" => true,
+                    _ => return None,
+                },
+            });
+        }
+        if text.contains('=') {
+            return Self::equality(text);
+        }
+        let key = text.strip_prefix('!');
+        Some(Self {
+            negated: key.is_some(),
+            key: key.unwrap_or(text).trim().to_owned(),
+            values: None,
+        })
+    }
+}
+
+impl Selector {
+    /// Parses the selectors of a request for objects of this kind.
+    pub fn of(request: &Request<'_>, kind: Kind) -> Result<Self> {
+        let parsed = |name, parse: fn(&str) -> Option<Requirement>| {
+            let text = request.text(name);
+            let all: Option<Vec<_>> = parts(text).into_iter().map(parse).collect();
+            all.ok_or_else(|| Unknown(format!("{name}={text}")))
+        };
+        let selector = Self {
+            labels: parsed("labelSelector", Requirement::of_label)?,
+            fields: parsed("fieldSelector", Requirement::equality)?,
+        };
+        let is_known = |field: &str| {
+            matches!(field, "metadata.name" | "metadata.namespace")
+                || (kind, field) == (Kind::Secret, "type")
+        };
+        if let Some(it) = selector.fields.iter().find(|it| !is_known(&it.key)) {
+            return Err(Unknown(format!("the field {} in a selector", it.key)).into());
+        }
+        Ok(selector)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
+    /// Returns whether this state of the object meets all requirements.
+    pub fn selects(&self, key: &Key, object: &Value) -> bool {
+        let labels = &object["metadata"]["labels"];
+        let mut of_labels = self.labels.iter();
+        let mut of_fields = self.fields.iter();
+        of_labels.all(|it| it.is_met(labels[&it.key].as_str()))
+            && of_fields.all(|it| {
+                let value = match &*it.key {
+                    "metadata.name" => Some(&*key.name),
+                    "metadata.namespace" => Some(&*key.namespace),
+                    field => object[field].as_str(),
+                };
+                it.is_met(value)
+            })
+    }
+}
+
+/// Splits a selector at the commas outside parentheses.
+fn parts(text: &str) -> Vec<&str> {
+    let mut depth = 0;
+    let is_end = move |c: char| {
+        depth += i32::from(c == '(') - i32::from(c == ')');
+        c == ',' && depth == 0
+    };
+    text.split(is_end)
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .collect()
+}
