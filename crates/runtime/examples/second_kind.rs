@@ -26,7 +26,7 @@ const REGISTRY: config::Key =
 /// Label of the `ConfigMaps` of this operator. It watches no other ones.
 const MANAGED: &str = "app.kubernetes.io/managed-by=relay-operator";
 
-static APP: App = App {
+pub(crate) static APP: App = App {
     about: "Each Relay gets a ConfigMap, a Service and a place in the registry",
     defaults: "registry = '/var/lib/relays'",
     keys: &[REGISTRY],
@@ -35,6 +35,9 @@ static APP: App = App {
 };
 
 fn main() -> ExitCode {
+    let build = |program: &mut Builder, settings: Settings| {
+        declare(program, Arc::new(Folder(settings.registry)));
+    };
     operator_runtime::main(&APP, || vec![Manifest::crd()], build)
 }
 
@@ -48,7 +51,7 @@ struct Settings {
 
 /// Declares the watched and the owned resource types. Only referenced Secrets are read, and the releases of
 /// Helm, which are large, are not even listed.
-fn build(program: &mut Builder, settings: Settings) {
+pub(crate) fn declare(program: &mut Builder, registry: Arc<dyn Registry>) {
     let secrets = Select::fields("type!=helm.sh/release.v1").referenced_only();
     program.select::<Dependent<Credentials>>(secrets);
     program.select::<Dependent<Configuration>>(Select::labels(MANAGED));
@@ -57,7 +60,7 @@ fn build(program: &mut Builder, settings: Settings) {
         config_maps: builder.owns(),
         services: builder.owns(),
         secrets: builder.watches(),
-        registry: settings.registry,
+        registry,
     });
 }
 
@@ -65,10 +68,10 @@ fn build(program: &mut Builder, settings: Settings) {
 #[kube(group = "example.com", version = "v1", kind = "Relay")]
 #[kube(namespaced, root = "Manifest", status = "Status")]
 #[serde(rename_all = "camelCase")]
-struct RelaySpec {
+pub(crate) struct RelaySpec {
     #[schemars(range(min = 1, max = 65535))]
-    port: i32,
-    secret_name: String,
+    pub(crate) port: i32,
+    pub(crate) secret_name: String,
 }
 
 impl Spec for RelaySpec {
@@ -115,7 +118,7 @@ struct RelayReconciler {
     config_maps: Writer<Dependent<Configuration>>,
     services: Writer<Dependent<Address>>,
     secrets: Arc<Store<Dependent<Credentials>>>,
-    registry: PathBuf,
+    registry: Arc<dyn Registry>,
 }
 
 impl Reconciler for RelayReconciler {
@@ -123,32 +126,26 @@ impl Reconciler for RelayReconciler {
     type Error = ApiError;
 
     fn plan(&self, cx: &View<'_, Relay>, relay: &Snapshot<Relay>) -> Result<Plan<Relay>, ApiError> {
-        let (mut plan, key, place) = (Plan::new(), cx.key(), self.place(cx.key()));
+        let (mut plan, key) = (Plan::new(), cx.key());
+        let (registry, place) = (Arc::clone(&self.registry), key.clone());
         plan.finalizer(&self.finalizer, !relay.view.deleting);
         if relay.view.deleting {
-            plan.outside(&self.finalizer, move || match fs::remove_file(&place) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                removed => removed,
-            });
+            plan.outside(&self.finalizer, move || registry.remove(&place));
             return Ok(plan);
         }
         let spec = relay.view.spec()?;
         let port = spec.port;
         let token = self.token(key, spec)?;
-        let file = format!("listen {port}\ntoken {token:?}\n");
-        let data = BTreeMap::from([("relay.conf".to_owned(), file)]);
+        let data = BTreeMap::from([(FILE.to_owned(), content(port, &token))]);
         (plan.apply(&self.config_maps, key, &Configuration { data })).exactly("data");
         let spec = json!({ "selector": { "relay": key.name() }, "ports": [{ "port": port }] });
         plan.apply(&self.services, key, &Address { spec })
             .initially(|| json!({ "spec": { "clusterIP": "None" } }))
             .exactly("spec.ports");
-        if fs::read_to_string(&place).ok() != Some(port.to_string()) {
-            plan.outside(&self.finalizer, move || {
-                place.parent().map_or(Ok(()), fs::create_dir_all)?;
-                fs::write(&place, port.to_string())
-            });
+        if registry.port(&place) != Some(port) {
+            plan.outside(&self.finalizer, move || registry.set(&place, port));
         }
-        plan.again_after(Duration::from_mins(5)); // No watch reports a change of the file.
+        plan.again_after(Duration::from_mins(5)); // No watch reports a change of the registry.
         Ok(plan)
     }
 
@@ -170,20 +167,57 @@ impl Reconciler for RelayReconciler {
 }
 
 impl RelayReconciler {
-    /// Returns the file of a Relay, `<namespace>/<name>`. Both together may be too long for one file name.
-    fn place(&self, key: &Key) -> PathBuf {
-        self.registry.join(key.namespace()).join(key.name())
-    }
-
-    /// Returns the hash of the token in the Secret.
-    fn token(&self, key: &Key, spec: &RelaySpec) -> Result<ring::digest::Digest, ApiError> {
+    /// Returns the token in the Secret.
+    fn token(&self, key: &Key, spec: &RelaySpec) -> Result<String, ApiError> {
         let secret = self.secrets.get(&key.sibling(&spec.secret_name));
         let token = secret.and_then(|secret| secret.view.fields.data.get("token").cloned());
         let missing = || ApiError::Waiting(format!("no token in Secret {:?}", spec.secret_name));
-        let token = token.ok_or_else(missing)?;
-        Ok(ring::digest::digest(
-            &ring::digest::SHA256,
-            token.as_bytes(),
-        ))
+        token.ok_or_else(missing)
+    }
+}
+
+/// Name of the file in the `ConfigMap`.
+pub(crate) const FILE: &str = "relay.conf";
+
+/// Returns the file, with the hash of the token.
+pub(crate) fn content(port: i32, token: &str) -> String {
+    let token = ring::digest::digest(&ring::digest::SHA256, token.as_bytes());
+    format!("listen {port}\ntoken {token:?}\n")
+}
+
+/// The registry outside the cluster.
+pub(crate) trait Registry: Send + Sync {
+    /// Returns the port of a registered Relay.
+    fn port(&self, relay: &Key) -> Option<i32>;
+    fn set(&self, relay: &Key, port: i32) -> io::Result<()>;
+    fn remove(&self, relay: &Key) -> io::Result<()>;
+}
+
+/// A folder with a file for each Relay.
+struct Folder(PathBuf);
+
+impl Folder {
+    /// Returns the file of a Relay, `<namespace>/<name>`. Both together may be too long for one file name.
+    fn place(&self, relay: &Key) -> PathBuf {
+        self.0.join(relay.namespace()).join(relay.name())
+    }
+}
+
+impl Registry for Folder {
+    fn port(&self, relay: &Key) -> Option<i32> {
+        fs::read_to_string(self.place(relay)).ok()?.parse().ok()
+    }
+
+    fn set(&self, relay: &Key, port: i32) -> io::Result<()> {
+        let place = self.place(relay);
+        place.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::write(&place, port.to_string())
+    }
+
+    fn remove(&self, relay: &Key) -> io::Result<()> {
+        match fs::remove_file(self.place(relay)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
     }
 }
