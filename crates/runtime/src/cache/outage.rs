@@ -163,6 +163,8 @@ impl Outage {
             .host
             .jitter(self.pauses.advance(), SPREAD)
             .max(asked);
+        // A cause that is not logged extends the outage as well: else the pauses would not grow.
+        self.causes.touch();
         if !asked.is_zero() {
             self.status.waits(asked);
         }
