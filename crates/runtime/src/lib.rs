@@ -249,6 +249,7 @@ pub mod internals {
             fence::{eligibility::Eligibility, recheck_before_sending},
             transport::{READ_TIMEOUT, Transport, complete_status},
         },
+        cmd::access::Declared,
         config::{
             load::{args, default_of, load, variables},
             sources::keys,

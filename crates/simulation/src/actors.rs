@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::{
     plan::{Action, Fault, draw},
+    subject::meddle,
     trace::Time,
     users,
     world::{FOO, FOOS, World, at},
@@ -230,6 +231,9 @@ pub fn carry_out(world: &mut World, action: &Action) -> u16 {
     if let Action::User(deed) = action {
         return users::act(world, *deed);
     }
+    if let Action::Meddle { what, pick } = action {
+        return meddle(world, *what, *pick);
+    }
     let path = |foo: &str| path_of(&Key::new(FOO, FOOS, foo));
     let (user, method, path, body) = match action {
         Action::Create {
@@ -278,6 +282,7 @@ pub fn carry_out(world: &mut World, action: &Action) -> u16 {
             body,
         } => (*user, method.clone(), path.clone(), body.clone()),
         Action::User(_)
+        | Action::Meddle { .. }
         | Action::Stop { .. }
         | Action::Start { .. }
         | Action::Replace { .. }

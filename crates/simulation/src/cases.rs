@@ -1,23 +1,84 @@
 //! Lookup of plans by name.
 
-use super::{found, one_fault, plan::Plan, program::Program, responses, scripts};
+use std::sync::OnceLock;
 
-/// Programs besides Foo, with the names of their seeds.
-pub const OTHERS: [(&str, Program); 3] = [
-    ("databases", Program::Databases),
-    ("shops", Program::Shops),
-    ("installations", Program::Installations),
-];
+use super::{
+    databases::{Databases, Installations},
+    foo::Foo,
+    found, one_fault,
+    plan::Plan,
+    program::Program,
+    responses, scripts,
+    shops::Shops,
+    subject::Operator,
+};
+
+/// The operators that this process runs.
+pub struct Programs {
+    /// The operator of the cases `seed 17`.
+    pub main: &'static dyn Program,
+    /// Other operators, with the names of their seeds.
+    pub others: Vec<(&'static str, &'static dyn Program)>,
+    pub is_of_repository: bool,
+}
+
+static PROGRAMS: OnceLock<Programs> = OnceLock::new();
+
+/// Returns the registered operators, by default those of the repository.
+pub fn programs() -> &'static Programs {
+    PROGRAMS.get_or_init(|| Programs::of_repository([]))
+}
+
+impl Programs {
+    pub(super) fn of(operator: Operator) -> Self {
+        Self {
+            main: Box::leak(Box::new(operator)),
+            others: Vec::new(),
+            is_of_repository: false,
+        }
+    }
+
+    pub(super) fn of_repository(more: impl IntoIterator<Item = Operator>) -> Self {
+        let mut others: Vec<(_, &dyn Program)> = vec![
+            ("databases", &Databases),
+            ("shops", &Shops),
+            ("installations", &Installations),
+        ];
+        others.extend(more.into_iter().map(|operator| {
+            let program: &'static dyn Program = Box::leak(Box::new(operator));
+            (program.app().name, program)
+        }));
+        Self {
+            main: &Foo,
+            others,
+            is_of_repository: true,
+        }
+    }
+
+    /// Makes these the operators of the process, if it has none yet.
+    pub(super) fn register(self) {
+        _ = PROGRAMS.set(self);
+    }
+
+    /// Returns all of them.
+    pub fn all(&self) -> impl Iterator<Item = &'static dyn Program> {
+        let others = self.others.iter().map(|(_, program)| *program);
+        [self.main].into_iter().chain(others)
+    }
+}
 
 /// Returns the plan with this name, if any. The lookup does not run the operator. So it finds the faults of every possible
 /// leader, and variations for calls that the operator does not make.
 pub fn plan_of(name: &str) -> Option<Plan> {
-    let of_seed = || name.strip_prefix("seed ")?.parse().ok().map(Plan::new);
+    let of_seed = || {
+        let seed = name.strip_prefix("seed ")?.parse().ok()?;
+        Some(Plan::of(programs().main, seed))
+    };
     let of_others = || {
-        let mut programs = OTHERS.into_iter();
-        let (_, program) = programs.find(|(of, _)| name.starts_with(&format!("{of} ")))?;
+        let mut others = programs().others.iter();
+        let (_, program) = others.find(|(of, _)| name.starts_with(&format!("{of} ")))?;
         let (_, seed) = name.split_once(' ')?;
-        Some(Plan::of(program, seed.parse().ok()?))
+        Some(Plan::of(*program, seed.parse().ok()?))
     };
     let of_whole = || {
         let mut all = whole().into_iter();
@@ -50,8 +111,9 @@ pub fn plan_of(name: &str) -> Option<Plan> {
 /// Regressions and scripts, with their names.
 pub fn whole() -> Vec<(String, Plan)> {
     let scripts = scripts::all().into_iter();
-    let scripts = scripts.map(|script| (script.name.to_owned(), script.itself()));
-    found::all().into_iter().chain(scripts).collect()
+    let scripts = scripts.map(|script| (script.name.clone(), script.itself()));
+    let found = programs().is_of_repository.then(found::all);
+    found.into_iter().flatten().chain(scripts).collect()
 }
 
 pub fn named(seeds: impl IntoIterator<Item = u64>) -> Vec<(String, u64)> {

@@ -3,16 +3,24 @@
 use std::time::Duration;
 
 use http::Method;
-use operator_testkit::api_server::Others;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use operator_runtime::{App, Builder};
 use serde_json::{Value, json};
 
 use super::{
     draw::Draws,
+    judge::{self, Case, Violation},
+    outside::Place,
     plan::{Action, Calls, Fault, Happens, Plan},
-    program::CANARY,
+    program::Program,
     trace::Time,
     world::FOOS,
 };
+
+/// Example of the runtime with three kinds: Databases, their classes and their backups.
+#[allow(dead_code, clippy::pedantic, reason = "a program of its own")]
+#[path = "../../runtime/examples/several_kinds.rs"]
+mod several_kinds;
 
 /// API group of the kinds, and of the annotations for the runtime.
 pub const GROUP: &str = "example.com";
@@ -39,97 +47,79 @@ const GRANTS: &[Option<&str>] = &[
 /// Time for a new Database to reach its desired state.
 const NEW: Duration = Duration::from_secs(25);
 
-/// Names of the faults of the examples. The others are about Foos, and policies that change objects would make each Deployment contested.
-pub const FAULTS: &[&str] = &[
-    "crash",
-    "replace",
-    "freeze",
-    "suspend",
-    "wall clock",
-    "partition",
-    "cut off",
-    "slow",
-    "call",
-    "calls",
-    "reset",
-    "kill a server",
-    "pause a server",
-    "behind",
-    "stuck",
-    "cold",
-    "no streamed lists",
-    "compaction",
-    "revoke",
-    "policy",
-    "collector",
-];
+/// The operator of Databases, their classes and their backups.
+#[derive(Debug)]
+pub struct Databases;
 
-pub const POLICIES: &[Others] = &[
-    Others::NoChange,
-    Others::NoDeletion,
-    Others::NoStatus,
-    Others::Busy,
-    Others::Tickets,
-];
+/// The operator of the Databases, in two installations.
+#[derive(Debug)]
+pub struct Installations;
 
-pub const RIGHTS: &[(&str, &str)] = &[
-    ("list", "databases"),
-    ("watch", "databaseclasses"),
-    ("list", "backups"),
-    ("list", "secrets"),
-    ("watch", "secrets"),
-    ("get", "secrets"),
-    ("list", "deployments"),
-    ("watch", "jobs"),
-    ("create", "deployments"),
-    ("patch", "services"),
-    ("create", "backups"),
-    ("delete", "backups"),
-    ("create", "jobs"),
-    ("create", "configmaps"),
-    ("patch", "configmaps"),
-    ("update", "databases/status"),
-    ("update", "databaseclasses/status"),
-    ("update", "backups/status"),
-    ("get", "leases"),
-    ("patch", "leases"),
-    ("create", "events"),
-];
+/// Name of the installation in every second place. The default installation is in the others.
+pub const CANARY: &str = "canary";
 
-pub const CALLS: &[(&str, &str)] = &[
-    ("list", "databases"),
-    ("stream", "databases"),
-    ("watch", "databases"),
-    ("stream", "databaseclasses"),
-    ("watch", "databaseclasses"),
-    ("stream", "backups"),
-    ("watch", "backups"),
-    ("stream", "secrets"),
-    ("watch", "secrets"),
-    ("get", "secrets"),
-    ("get", "secrets"),
-    ("stream", "deployments"),
-    ("watch", "deployments"),
-    ("watch", "jobs"),
-    ("create", "deployments"),
-    ("patch", "deployments"),
-    ("create", "services"),
-    ("create", "backups"),
-    ("delete", "backups"),
-    ("patch", "backups"),
-    ("create", "jobs"),
-    ("create", "configmaps"),
-    ("patch", "configmaps"),
-    ("update", "databases/status"),
-    ("update", "databaseclasses/status"),
-    ("update", "backups/status"),
-    ("get", "leases"),
-    ("patch", "leases"),
-    ("create", "events"),
-];
+/// `default` is for Events about cluster-scoped objects.
+const NAMESPACES: &[&str] = &["default", VAULT];
+
+impl Program for Databases {
+    fn app(&self) -> &'static App {
+        &several_kinds::APP
+    }
+
+    fn crds(&self) -> Vec<CustomResourceDefinition> {
+        several_kinds::crds()
+    }
+
+    fn build(&self, builder: &mut Builder, _: &Place<'_>) {
+        several_kinds::build(builder, several_kinds::NoSettings {});
+    }
+
+    fn users(&self, plan: &mut Plan, heal: Time) {
+        users(plan, heal);
+    }
+
+    fn judge(&self, case: &Case<'_>, found: &mut Vec<Violation>) {
+        judge::judge_databases(case, found);
+    }
+
+    fn namespaces(&self) -> &'static [&'static str] {
+        NAMESPACES
+    }
+}
+
+impl Program for Installations {
+    fn app(&self) -> &'static App {
+        Databases.app()
+    }
+
+    fn crds(&self) -> Vec<CustomResourceDefinition> {
+        Databases.crds()
+    }
+
+    fn build(&self, builder: &mut Builder, place: &Place<'_>) {
+        Databases.build(builder, place);
+    }
+
+    fn users(&self, plan: &mut Plan, heal: Time) {
+        users(plan, heal);
+        moves(plan, heal);
+    }
+
+    fn judge(&self, case: &Case<'_>, found: &mut Vec<Violation>) {
+        Databases.judge(case, found);
+    }
+
+    fn installations(&self) -> &'static [&'static str] {
+        &["", CANARY]
+    }
+
+    fn namespaces(&self) -> &'static [&'static str] {
+        NAMESPACES
+    }
+}
 
 /// Adds the actions of users: from the beginning to the heal, and the repairs after it.
-pub fn users(plan: &mut Plan, heal: Time) {
+fn users(plan: &mut Plan, heal: Time) {
     let mut draw = Draws::new(plan.seed, "users of databases");
     let soon = |draw: &mut Draws| milliseconds(draw.between(100, 9_000));
     for secret in secrets() {
@@ -191,7 +181,7 @@ pub fn users(plan: &mut Plan, heal: Time) {
 }
 
 /// Users move the objects between the installations, and change some of them at the same time. Most moves are back and forth.
-pub fn moves(plan: &mut Plan, heal: Time) {
+fn moves(plan: &mut Plan, heal: Time) {
     const LABELS: &[Option<&str>] = &[None, Some(""), Some(CANARY), Some(CANARY)];
     let mut draw = Draws::new(plan.seed, "moves of databases");
     let backups =

@@ -7,6 +7,7 @@ pub struct Draws {
 }
 
 impl Draws {
+    /// Returns the numbers for a seed and a purpose.
     pub fn new(seed: u64, purpose: &str) -> Self {
         // FNV-1a, then a mixer, because neighbouring seeds must differ in every bit.
         let fnv = |state: u64, byte: u8| (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);

@@ -24,6 +24,7 @@ mod rollouts;
 mod shops;
 mod sizes;
 mod statuses;
+pub mod subject;
 mod warnings;
 mod workers;
 mod works;
@@ -44,7 +45,6 @@ pub use leader::holder;
 
 use super::{
     plan::{Fault, Plan, Settings},
-    program::Program,
     trace::{Call, End, Life, Reconcile, Time, Trace, Who, comes_at, seconds},
     users::{LEASE_NAMESPACE, lease_of},
     world::{FOO, GRACE, World},
@@ -119,28 +119,28 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
         }
     }
     stays_up(&case, &mut found);
-    match plan.program {
-        Program::Foo => {
-            judge_foos(&case, &mut found);
-        }
-        Program::Databases | Program::Installations => {
-            databases::settled(&case, &mut found);
-            databases::at_rest(&case, &mut found);
-            databases::share_watches(&case, &mut found);
-            databases::pauses_hold(&case, &mut found);
-            grants::are_kept(&case, &mut found);
-            installations::write_their_own(&case, &mut found);
-            installations::are_followed(&case, &mut found);
-        }
-        Program::Shops => {
-            shops::settled(&case, &mut found);
-            databases::at_rest(&case, &mut found);
-            shops::stay_ready(&case, &mut found);
-            shops::are_paced(&case, &mut found);
-            shops::are_not_written(&case, &mut found);
-        }
-    }
+    plan.program.judge(&case, &mut found);
     found
+}
+
+/// Judges the operator of three kinds.
+pub fn judge_databases(case: &Case<'_>, found: &mut Vec<Violation>) {
+    databases::settled(case, found);
+    databases::at_rest(case, found);
+    databases::share_watches(case, found);
+    databases::pauses_hold(case, found);
+    grants::are_kept(case, found);
+    installations::write_their_own(case, found);
+    installations::are_followed(case, found);
+}
+
+/// Judges the operator with an optional kind.
+pub fn judge_shops(case: &Case<'_>, found: &mut Vec<Violation>) {
+    shops::settled(case, found);
+    databases::at_rest(case, found);
+    shops::stay_ready(case, found);
+    shops::are_paced(case, found);
+    shops::are_not_written(case, found);
 }
 
 /// Judges the replicas that share one Lease.
@@ -154,7 +154,7 @@ fn judge_leaders(case: &Case<'_>, found: &mut Vec<Violation>) {
     works::lets_go(case, found);
 }
 
-fn judge_foos(case: &Case<'_>, found: &mut Vec<Violation>) {
+pub fn judge_foos(case: &Case<'_>, found: &mut Vec<Violation>) {
     works::holder_works(case, found);
     retries::rights_are_used_again(case, found);
     retries::tries_again(case, found);
@@ -205,7 +205,7 @@ fn caught<T>(run: impl FnOnce() -> T) -> Result<T, Violation> {
 }
 
 /// Run, with data that several judges use.
-struct Case<'a> {
+pub struct Case<'a> {
     plan: &'a Plan,
     trace: &'a Trace,
     store: &'a Store,

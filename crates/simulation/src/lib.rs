@@ -1,13 +1,47 @@
-//! Simulation of the whole operator: the shipped replicas, each in its own runtime, against API servers in memory. The seed
-//! determines everything: the same seed gives the same trace, byte for byte.
+//! Deterministic simulation of any operator on `operator-runtime`: whole replicas, as they ship, against API servers in memory.
 //!
-//! [`invariants`] checks the audit logs of real API servers by the same rules.
+//! A *seed* determines everything: the settings, the users, and the faults of processes, clocks, networks, API servers and permissions.
+//! The same seed gives the same trace, byte for byte. After a *storm* of faults, all faults end. Then every object must reach its
+//! desired state, and the operator must do nothing more.
+//!
+//! An author writes a [`Subject`] and a `main` of one line. The README of this crate has a whole example, and the list of the rules that
+//! need no line of the author's.
+//!
+//! ```no_run
+//! # use operator_simulation::{Operator, Subject, Verdict, View};
+//! # use operator_runtime::{App, Builder};
+//! # use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+//! # static APP: App = App::new("greeter", "0.1.0", "example.com");
+//! # fn build(_: &mut Builder) {}
+//! # fn crd() -> CustomResourceDefinition { CustomResourceDefinition::default() }
+//! # struct Greetings;
+//! # impl Subject for Greetings {
+//! #     type Object = k8s_openapi::api::core::v1::ConfigMap;
+//! #     fn settled(&self, _: &Self::Object, _: &View<'_>) -> Verdict { Ok(()) }
+//! # }
+//! fn main() -> std::process::ExitCode {
+//!     let operator = Operator::new(&APP, |program, _| build(program));
+//!     operator_simulation::main(operator.subject(crd(), Greetings))
+//! }
+//! ```
+//!
+//! # Determinism of the author's code
+//!
+//! - The time of day, random numbers and variables come from the runtime: `View::now`, `Host`.
+//! - No threads, no blocking tasks, no sockets, no files. Systems outside the cluster are behind a trait, which [`Outside`] implements.
+//! - The order of a `HashMap` reaches no request, no log line and no decision. A `select!` is `biased`.
+//! - No state is in statics: all replicas live in one process.
+//!
+//! `--twice` runs each seed in a second process, with other hash keys, and compares the traces.
+//!
+//! # Modules for this repository
+//!
+//! The other modules serve the tests of this repository. [`invariants`] checks the audit logs of real API servers by the same rules.
 #![allow(
-    missing_docs,
     clippy::must_use_candidate,
     clippy::missing_errors_doc,
     clippy::missing_panics_doc,
-    reason = "only the workspace uses it"
+    reason = "most of it is for the workspace"
 )]
 #![allow(
     clippy::panic,
@@ -17,27 +51,58 @@
     reason = "a program whose user reads what it prints, and which fails by panicking"
 )]
 
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod actors;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod cases;
+#[allow(missing_docs, reason = "for the workspace")]
+pub mod command;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod databases;
 pub mod draw;
+#[allow(missing_docs, reason = "for the workspace")]
+pub mod foo;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod found;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod invariants;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod judge;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod mutants;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod network;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod one_fault;
+pub mod outside;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod plan;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod program;
 mod record;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod replica;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod responses;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod scripts;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod seeds;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod shops;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod shrink;
+pub mod subject;
 #[cfg(test)]
 mod tests;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod trace;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod users;
+#[allow(missing_docs, reason = "for the workspace")]
 pub mod world;
+
+pub use command::main;
+pub use draw::Draws;
+pub use outside::{Outside, Place, System};
+pub use subject::{Operator, Subject, Verdict, View, check};

@@ -6,9 +6,10 @@ use operator_testkit::api_server::{Key, Kind, Others};
 use parking_lot::Mutex;
 
 use super::{
+    foo::Foo,
     judge::{Violation, examine},
     plan::{Action, Calls, Fault, Happens, Plan, Step, Then, Way, What},
-    seeds::RIGHTS,
+    program::Program,
     trace::{Role, Time},
     users::{LEASE, LEASE_NAMESPACE, deployment_name},
     world::{FOO, World},
@@ -203,7 +204,8 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
         ("patch", "serviceaccounts"),
     ];
     let is_used = |right: &&(&str, &str)| !unused.contains(*right);
-    for (verb, resource) in RIGHTS.iter().filter(is_used) {
+    let foo: &dyn Program = &Foo;
+    for (verb, resource) in foo.declared().rights.iter().filter(is_used) {
         all.push((Fault::Revoke { verb, resource }, seconds(10)));
     }
     for refused in [false, true] {

@@ -5,7 +5,9 @@ use std::{fmt, time::Duration};
 use operator_testkit::api_server::Others;
 
 use super::{
+    foo::Foo,
     program::Program,
+    subject::Meddling,
     trace::{Role, Time, seconds},
     users::Deed,
 };
@@ -15,7 +17,7 @@ use super::{
 pub struct Plan {
     /// Also the source of the replicas' random numbers and of the latencies.
     pub seed: u64,
-    pub program: Program,
+    pub program: &'static dyn Program,
     pub settings: Settings,
     /// Machines of the initial replicas.
     pub replicas: Vec<Machine>,
@@ -109,6 +111,8 @@ pub enum Action {
         path: String,
         body: serde_json::Value,
     },
+    /// A user's action on the `pick`-th object that it may concern.
+    Meddle { what: Meddling, pick: u64 },
     /// SIGTERM; the replica's place stays empty.
     Stop { replica: usize },
     /// A new pod in an empty place, with the plan's settings or others.
@@ -415,7 +419,7 @@ impl Plan {
     pub fn calm(seed: u64, replicas: usize, servers: usize, end: Time) -> Self {
         Self {
             seed,
-            program: Program::Foo,
+            program: &Foo,
             settings: Settings::default(),
             replicas: vec![Machine::SOUND; replicas],
             servers,

@@ -1,118 +1,245 @@
-//! The operators that run under simulation.
+//! Operators under simulation.
 
-use foo_controller::{APP, FooConfig};
+use std::{collections::BTreeMap, fmt};
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use operator_runtime::{App, Builder};
+use operator_runtime::{App, Builder, Kind, internals::Declared};
+use operator_testkit::api_server::{Now, Others, Store};
+use parking_lot::Mutex;
 
-use operator_testkit::api_server::Others;
+use super::{
+    invariants::Work,
+    judge::{Case, Violation},
+    outside::Place,
+    plan::{Action, Plan},
+    scripts::Script,
+    trace::Time,
+};
 
-use super::{databases, plan::Settings, seeds, shops};
+/// An operator, its users, and the judges of its own.
+///
+/// Most operators are an [`Operator`](crate::Operator), which needs less.
+pub trait Program: fmt::Debug + Send + Sync {
+    fn app(&self) -> &'static App;
 
-/// Example of the runtime with three kinds: Databases, their classes and their backups.
-#[allow(dead_code, clippy::pedantic, reason = "a program of its own")]
-#[path = "../../runtime/examples/several_kinds.rs"]
-mod several_kinds;
+    fn crds(&self) -> Vec<CustomResourceDefinition>;
 
-/// Example of the runtime with a kind that may not be installed.
-#[allow(dead_code, clippy::pedantic, reason = "a program of its own")]
-#[path = "../../runtime/examples/optional_kind.rs"]
-mod optional_kind;
+    /// Declares the controllers of a replica.
+    fn build(&self, builder: &mut Builder, place: &Place<'_>);
 
-/// An operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
-    Foo,
-    Databases,
-    Shops,
-    /// The operator of the Databases, in two installations.
-    Installations,
-}
+    /// Adds the actions of users: from the beginning to the heal, and a few after it.
+    fn users(&self, plan: &mut Plan, heal: Time);
 
-/// Name of the installation in every second place. The default installation is in the others.
-pub const CANARY: &str = "canary";
+    /// Judges everything except leadership and the end of processes.
+    fn judge(&self, case: &Case<'_>, found: &mut Vec<Violation>);
 
-impl Program {
-    pub fn app(self) -> &'static App {
-        match self {
-            Self::Foo => &APP,
-            Self::Databases | Self::Installations => &several_kinds::APP,
-            Self::Shops => &optional_kind::APP,
-        }
+    /// Returns the scripts, for faults at every place.
+    fn scripts(&'static self) -> Vec<Script> {
+        Vec::new()
     }
 
-    pub fn crds(self) -> Vec<CustomResourceDefinition> {
-        match self {
-            Self::Foo => foo_controller::crds(),
-            Self::Databases | Self::Installations => several_kinds::crds(),
-            Self::Shops => optional_kind::crds(),
-        }
+    /// Returns a change that the operator reacts to, for the scripts.
+    fn change(&self) -> Option<Action> {
+        None
     }
 
     /// Returns the names of the installations. The default installation has an empty name.
-    pub fn installations(self) -> &'static [&'static str] {
-        match self {
-            Self::Installations => &["", CANARY],
-            _ => &[""],
-        }
+    fn installations(&self) -> &'static [&'static str] {
+        &[""]
+    }
+
+    /// Returns the namespaces that neither the objects nor the controller use.
+    fn namespaces(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Prepares the cluster, before the CRDs are installed.
+    fn prepare(&self, _: &mut Store, _: Now) {}
+
+    /// Returns whether the fencing component may be installed.
+    fn has_fencing(&self) -> bool {
+        false
+    }
+
+    /// Returns whether seeds draw the faults of this name.
+    fn meets(&self, fault: &str) -> bool {
+        FAULTS.contains(&fault)
     }
 
     /// Returns the installation of the replicas in this place.
-    pub fn installation(self, place: usize) -> &'static str {
+    fn installation(&self, place: usize) -> &'static str {
         let all = self.installations();
         all[place % all.len()]
     }
 
-    /// Returns the namespaces that neither the Foos nor the controller use.
-    pub fn namespaces(self) -> &'static [&'static str] {
-        match self {
-            Self::Foo | Self::Shops => &[],
-            // `default` is for Events about cluster-scoped objects.
-            Self::Databases | Self::Installations => &["default", databases::VAULT],
-        }
+    /// Returns the declarations of `build`. The first call runs it.
+    fn declared(&self) -> &'static Declarations {
+        declared(self.app(), |builder| {
+            self.build(builder, &Place::nowhere());
+        })
     }
 
-    /// Returns the permissions that faults revoke: verb and resource.
-    pub fn rights(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Foo => seeds::RIGHTS,
-            Self::Databases | Self::Installations => databases::RIGHTS,
-            Self::Shops => shops::RIGHTS,
+    /// Returns the policies of others that faults install. By default, policies that only reject.
+    fn policies(&self) -> &'static [Others] {
+        let writes = |call: &(&str, &str)| *call == ("patch", "deployments");
+        if self.declared().calls.iter().any(writes) {
+            REJECTIONS
+        } else {
+            &[Others::NoStatus]
         }
     }
+}
 
-    /// Returns the calls that faults affect: verb and resource.
-    pub fn calls(self) -> &'static [(&'static str, &'static str)] {
-        match self {
-            Self::Foo => seeds::CALLS,
-            Self::Databases | Self::Installations => databases::CALLS,
-            Self::Shops => shops::CALLS,
-        }
-    }
+/// Faults that need no knowledge of the operator. The others concern Foos. Policies that change objects would make each Deployment
+/// contested.
+const FAULTS: &[&str] = &[
+    "crash",
+    "replace",
+    "freeze",
+    "suspend",
+    "wall clock",
+    "partition",
+    "cut off",
+    "slow",
+    "call",
+    "calls",
+    "reset",
+    "kill a server",
+    "pause a server",
+    "behind",
+    "stuck",
+    "cold",
+    "no streamed lists",
+    "compaction",
+    "revoke",
+    "policy",
+    "collector",
+];
 
-    /// Returns the policies of others.
-    pub fn policies(self) -> &'static [Others] {
-        match self {
-            Self::Foo => &Others::ALL,
-            Self::Databases | Self::Installations => databases::POLICIES,
-            Self::Shops => shops::POLICIES,
-        }
-    }
+const REJECTIONS: &[Others] = &[
+    Others::NoChange,
+    Others::NoDeletion,
+    Others::NoStatus,
+    Others::Busy,
+    Others::Tickets,
+];
 
-    pub fn build(self, builder: &mut Builder, settings: &Settings) {
-        let foo = FooConfig {
-            image: settings.image.to_owned(),
-            max_rollouts: settings.max_rollouts,
+/// Verb and resource of a request, such as `("update", "foos/status")`.
+pub type Request = (&'static str, &'static str);
+
+/// Resource types and requests of an operator.
+#[derive(Debug)]
+pub struct Declarations {
+    /// The reconciled resource types.
+    pub primaries: Vec<Kind>,
+    /// The resource types that it creates.
+    pub owned: Vec<Kind>,
+    /// Permissions that faults revoke.
+    pub rights: Vec<Request>,
+    /// Requests that faults affect.
+    pub calls: Vec<Request>,
+    /// The rules for the checker of audit logs.
+    pub works: Vec<Work>,
+}
+
+/// Requests of each replica, besides those for the objects.
+const RIGHTS_OF_ALL: &[Request] = &[
+    ("get", "leases"),
+    ("patch", "leases"),
+    ("create", "leases"),
+    ("watch", "leases"),
+    ("create", "events"),
+    ("patch", "events"),
+    ("get", "serviceaccounts"),
+    ("patch", "serviceaccounts"),
+];
+
+const CALLS_OF_ALL: &[Request] = &[
+    ("get", "leases"),
+    ("create", "leases"),
+    ("patch", "leases"),
+    ("list", "leases"),
+    ("watch", "leases"),
+    ("create", "events"),
+    ("patch", "events"),
+    ("get", "serviceaccounts"),
+    ("patch", "serviceaccounts"),
+];
+
+impl Declarations {
+    fn of(app: &App, declared: Declared) -> Self {
+        let Declared {
+            primaries,
+            watched,
+            watches_crds,
+            permissions,
+        } = declared;
+        let is_primary = |kind: &Kind| primaries.iter().any(|it| it == kind);
+        let has = |verb: &str, kind: &Kind| {
+            let mut all = permissions.iter();
+            all.any(|(its, of, part)| *its == verb && of == kind && part.is_empty())
         };
-        match self {
-            Self::Foo => {
-                foo_controller::build(builder, foo);
-            }
-            Self::Databases | Self::Installations => {
-                several_kinds::build(builder, several_kinds::NoSettings {});
-            }
-            Self::Shops => {
-                optional_kind::build(builder, optional_kind::NoSettings {});
+        let (mut rights, mut calls) = (Vec::new(), Vec::new());
+        for kind in &watched {
+            rights.extend(["list", "watch"].map(|verb| (verb, kind.plural)));
+            calls.extend(["list", "stream", "watch"].map(|verb| (verb, kind.plural)));
+        }
+        let crds = watches_crds.then_some(("watch", "customresourcedefinitions"));
+        let mut kinds: Vec<_> = watched.clone();
+        for (_, kind, _) in &permissions {
+            if !kinds.contains(kind) {
+                kinds.push(*kind);
             }
         }
+        // The objects of a reconciled type are written last.
+        kinds.sort_by_key(is_primary);
+        let writes = kinds.iter().flat_map(|kind| {
+            let verbs = ["get", "create", "patch", "delete"].into_iter();
+            let its = verbs.filter(|verb| has(verb, kind));
+            let its = its.map(|verb| (verb, kind.plural));
+            let status = is_primary(kind).then(|| ("update", status_of(kind)));
+            its.chain(status)
+        });
+        let both: Vec<Request> = crds.into_iter().chain(writes).collect();
+        rights.extend(&both);
+        calls.extend(&both);
+        rights.extend(RIGHTS_OF_ALL);
+        calls.extend(CALLS_OF_ALL);
+        let owned: Vec<Kind> = (kinds.iter().copied())
+            .filter(|kind| has("create", kind))
+            .collect();
+        let plurals: Vec<_> = owned.iter().map(|kind| kind.plural).collect();
+        let plurals: &'static [&'static str] = plurals.leak();
+        let works = primaries.iter().map(|kind| Work {
+            kind: kind.kind,
+            primary: kind.plural,
+            owned: plurals,
+            status: true,
+            finalizers: has("patch", kind),
+            fencing_holder: format!("{}/lease-holder", app.group).leak(),
+        });
+        Self {
+            works: works.collect(),
+            owned,
+            primaries,
+            rights,
+            calls,
+        }
     }
+}
+
+/// Strings that live as long as the process: as many as there are operators and kinds.
+fn status_of(kind: &Kind) -> &'static str {
+    format!("{}/status", kind.plural).leak()
+}
+
+fn declared(app: &'static App, build: impl FnOnce(&mut Builder)) -> &'static Declarations {
+    static KNOWN: Mutex<BTreeMap<&str, &Declarations>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock();
+    known.entry(app.name).or_insert_with(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.expect("a runtime without I/O");
+        let _entered = runtime.enter();
+        Box::leak(Box::new(Declarations::of(app, Declared::by(app, build))))
+    })
 }

@@ -23,6 +23,7 @@ use tokio::{
 
 use super::{
     network::{Limits, Wire},
+    outside::Place,
     plan::{Machine, Settings, draw},
     program::Program,
     record::{self, Record},
@@ -123,13 +124,14 @@ pub struct Stepped {
 impl Replica {
     /// Starts a process in the pod with this name and UID.
     pub fn boot(
-        (seed, program): (u64, Program),
+        (seed, program): (u64, &'static dyn Program),
         who: Who,
         (pod, uid): (&str, &str),
         born: Time,
         machine: Machine,
-        settings: &Settings,
+        place: &Place<'_>,
     ) -> Self {
+        let settings = place.settings;
         let rt = Builder::new_current_thread()
             .enable_time()
             .start_paused(true)
@@ -165,14 +167,19 @@ impl Replica {
             lease: wire.transport(Role::Lease, limits[1]),
             pod_namespace: Some(NAMESPACE.to_owned()),
         };
-        let settings = settings.clone();
+        let (settings, systems) = (settings.clone(), place.systems.cloned());
         let (metrics, meters) =
             Metrics::new(program.app(), Resource::builder_empty().build(), None);
         let its_metrics = metrics.clone();
         let root = async move {
             let metrics = its_metrics;
             let stopped = stopped.map(drop);
-            let build = |builder: &mut _| program.build(builder, &settings);
+            let place = Place {
+                settings: &settings,
+                systems: systems.as_ref(),
+                who,
+            };
+            let build = |builder: &mut _| program.build(builder, &place);
             let ended = operator_runtime::run(&host, cluster, config, metrics, stopped, build);
             ended.await.map_err(|error| error.to_string())
         };
@@ -196,15 +203,25 @@ impl Replica {
         let inside = rt.enter();
         let (_, text) = self.metrics.scrape(None);
         drop(inside);
-        let value = |series: &str| {
-            let mut lines = text.lines();
-            let line = lines.find_map(|line| line.strip_prefix(series));
-            line.and_then(|value| value.trim().parse().ok())
+        // Labels and value of each series.
+        let series = |metric: &str| {
+            let lines = text.lines().filter_map(|line| {
+                let (name, rest) = line.split_once('{')?;
+                let (labels, value) = rest.rsplit_once('}')?;
+                let value: usize = value.trim().parse().ok()?;
+                name.ends_with(metric).then(|| (labels.to_owned(), value))
+            });
+            lines.collect::<Vec<_>>()
         };
+        let queues = series("workqueue_depth");
+        let queue = queues.iter().map(|(_, depth)| depth).sum();
+        let kind = |labels: &str| labels.split('"').nth(1).map(ToOwned::to_owned);
+        let caches = series("_cache_objects").into_iter();
         Some(Sizes {
-            queue: value("workqueue_depth{controller=\"foo\",name=\"foo\"}"),
-            foos: value("foo_controller_cache_objects{kind=\"Foo\"}"),
-            deployments: value("foo_controller_cache_objects{kind=\"Deployment\"}"),
+            queue: Some(queue).filter(|_| !queues.is_empty()),
+            caches: caches
+                .filter_map(|(labels, count)| Some((kind(&labels)?, count)))
+                .collect(),
         })
     }
 
@@ -321,7 +338,7 @@ fn micros(time: Duration) -> u64 {
 }
 
 /// Returns the shipped configuration with the settings of the plan. Without an HTTP listener.
-fn config(program: Program, installation: &str, settings: &Settings) -> Config {
+fn config(program: &dyn Program, installation: &str, settings: &Settings) -> Config {
     let mut config = Config::shipped(program.app());
     config.workers = settings.workers;
     config.resync = settings.resync;

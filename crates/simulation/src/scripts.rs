@@ -7,10 +7,11 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
+    cases::programs,
+    foo::Foo,
     judge::holder,
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
     program::Program,
-    shops,
     trace::{Call, Role, Time, Trace},
     users::{Deed, Policy},
 };
@@ -20,35 +21,6 @@ const FIRST: usize = 20;
 
 /// No script has this many calls of a kind.
 const MOST: usize = 400;
-
-/// Resources that replicas write.
-const WRITTEN: &[&str] = &[
-    "deployments",
-    "foos/status",
-    "events",
-    "leases",
-    "serviceaccounts",
-    "configmaps",
-    "servicemonitors",
-    "shops/status",
-];
-
-/// Resources that replicas use.
-const KNOWN: &[&str] = &[
-    "foos",
-    "foos/status",
-    "deployments",
-    "leases",
-    "events",
-    "selfsubjectaccessreviews",
-    "serviceaccounts",
-    "configmaps",
-    "customresourcedefinitions",
-    "servicemonitors",
-    "shops",
-    "shops/status",
-    "storageclasses",
-];
 
 /// As in [`Call::verb`].
 const VERBS: [&str; 8] = [
@@ -78,7 +50,7 @@ const LATE: Duration = Duration::from_millis(1500);
 const LATE_REQUEST: Duration = Duration::from_millis(450);
 
 /// Time of the heal.
-const HEAL: Time = Time::from_secs(20);
+pub const HEAL: Time = Time::from_secs(20);
 
 /// Time of a change while a watch is silent.
 const MEANWHILE: Time = Time::from_secs(100);
@@ -93,8 +65,10 @@ const PROMPTLY: Duration = Duration::from_secs(4);
 /// A script and its plan.
 #[derive(Clone, Debug)]
 pub struct Script {
-    pub name: &'static str,
+    pub name: String,
     pub plan: Plan,
+    /// Whether the desired state is reached within seconds, without a resync.
+    pub is_prompt: bool,
 }
 
 /// Actions of each script, with their time in milliseconds. A replica leads from the fourth second on. An object that has
@@ -519,28 +493,33 @@ const fn rename(deployment: u8) -> Deed {
     Deed::RenameDeployment { foo: 0, deployment }
 }
 
-/// Returns the scripts, without the faults of their variations.
+/// Returns the scripts of all operators, without the faults of their variations.
 pub fn all() -> Vec<Script> {
-    DEEDS
-        .iter()
+    programs().all().flat_map(Program::scripts).collect()
+}
+
+/// Returns the scripts with Foos.
+pub fn of_foos() -> Vec<Script> {
+    let deeds = DEEDS.iter();
+    deeds
         .map(|(name, deeds)| Script {
-            name,
+            name: (*name).to_owned(),
             plan: plan(name, deeds),
+            is_prompt: true,
         })
-        .chain([Script {
-            name: "optional kind",
-            plan: optional_kind(),
-        }])
         .collect()
 }
 
-fn optional_kind() -> Plan {
-    let mut plan = shops::script();
-    plan.steps.push(Step {
-        at: HEAL,
-        what: What::Heal,
-    });
-    plan
+/// Returns the settings of the scripts. Without a resync, only watch events count.
+pub fn settings() -> Settings {
+    let ms = Duration::from_millis;
+    Settings {
+        resync: Duration::from_hours(24),
+        lease_duration: ms(3_000),
+        renew_deadline: ms(2_000),
+        retry_period: ms(500),
+        ..Settings::default()
+    }
 }
 
 #[allow(clippy::too_many_lines, reason = "a table")]
@@ -548,15 +527,8 @@ fn plan(name: &str, deeds: &[(u64, Deed)]) -> Plan {
     let ms = Duration::from_millis;
     let mut plan = Plan {
         seed: 1,
-        program: Program::Foo,
-        settings: Settings {
-            // No resync, so that only watch events count.
-            resync: Duration::from_hours(24),
-            lease_duration: ms(3_000),
-            renew_deadline: ms(2_000),
-            retry_period: ms(500),
-            ..Settings::default()
-        },
+        program: &Foo,
+        settings: settings(),
         replicas: vec![Machine::SOUND; 2],
         servers: 1,
         fencing: name.ends_with(", fenced"),
@@ -720,13 +692,44 @@ impl Plan {
 }
 
 impl Script {
+    /// Returns the resources that the replicas use.
+    fn used(&self) -> Vec<&'static str> {
+        let calls = self.plan.program.declared().calls.iter();
+        let mut used = vec!["selfsubjectaccessreviews"];
+        for (_, resource) in calls {
+            if !used.contains(resource) {
+                used.push(resource);
+            }
+        }
+        used
+    }
+
+    /// Returns the resources that the replicas write.
+    fn written(&self) -> Vec<&'static str> {
+        let calls = self.plan.program.declared().calls.iter();
+        let mut written = Vec::new();
+        for (verb, resource) in calls {
+            if is_write(verb) && !written.contains(resource) {
+                written.push(resource);
+            }
+        }
+        written
+    }
+
+    /// Returns the static name of a resource.
+    fn known(&self, resource: &str) -> &'static str {
+        let mut used = self.used().into_iter();
+        used.find(|known| *known == resource)
+            .unwrap_or_else(|| panic!("{resource} is called, and `build` does not declare it"))
+    }
+
     /// Returns the plan without the faults of variations. If the script has no fault of its own, the desired state must not
     /// depend on a resync, or on a retry that is seconds away.
     pub fn itself(&self) -> Plan {
         let mut plan = self.plan.clone();
         let actions = plan.steps.iter();
         let is_fault = |step: &Step| matches!(step.what, What::Fault(..));
-        if !actions.clone().any(is_fault) {
+        if self.is_prompt && !actions.clone().any(is_fault) {
             let actions = actions.filter(|step| matches!(step.what, What::Action(_)));
             plan.rest = actions.map(|step| step.at).max().unwrap_or_default() + PROMPTLY;
         }
@@ -737,7 +740,7 @@ impl Script {
     pub fn variations(&self, trace: &Trace) -> Vec<(String, Plan)> {
         let calls = || trace.calls.iter().filter(|call| call.sent < HEAL);
         let mut all = Vec::new();
-        for &resource in WRITTEN {
+        for resource in self.written() {
             let of = Calls::of("write", resource);
             let writes = calls().filter(|call| is_write(call.verb) && call.resource == resource);
             let mut held_by = None;
@@ -760,7 +763,7 @@ impl Script {
             if *nth > FIRST {
                 continue;
             }
-            let of = Calls::of(call.verb, known(&call.resource));
+            let of = Calls::of(call.verb, self.known(&call.resource));
             let like = like_others();
             let one = like[*nth % like.len()].clone();
             let like = if *nth == 1 { like.to_vec() } else { vec![one] };
@@ -775,13 +778,13 @@ impl Script {
 
     /// Returns the variation with this name, even if the run without a variation does not have its call.
     pub fn variation(&self, name: &str) -> Option<Plan> {
-        let crashes = WRITTEN
-            .iter()
-            .flat_map(|&resource| CRASHES.map(|happens| (Calls::of("write", resource), happens)));
+        let written = self.written().into_iter();
+        let crashes = written
+            .flat_map(|resource| CRASHES.map(|happens| (Calls::of("write", resource), happens)));
         let others = VERBS.into_iter().flat_map(|verb| {
             let all = || faults(verb).into_iter().chain(like_others());
-            let known = KNOWN.iter();
-            known.flat_map(move |&resource| {
+            let used = self.used().into_iter();
+            used.flat_map(move |resource| {
                 all().map(move |happens| (Calls::of(verb, resource), happens))
             })
         });
@@ -806,12 +809,10 @@ impl Script {
         let noticed = happens.is_noticed_in();
         if noticed.is_some() {
             // A change during the silence must take effect.
-            let (foo, replicas) = (0, Some(1));
-            let change = match plan.program {
-                Program::Shops => shops::change(),
-                _ => Action::User(Deed::ScaleFoo { foo, replicas }),
-            };
-            plan.act(MEANWHILE, change);
+            let change = plan.program.change();
+            if let Some(change) = change {
+                plan.act(MEANWHILE, change);
+            }
         }
         let answer = (*happens == Happens::AnswerLost).then_some(ANSWER);
         if let Some(time) = noticed.or(answer) {
@@ -919,11 +920,4 @@ fn faults(verb: &str) -> Vec<Happens> {
         ]);
     }
     all
-}
-
-/// Returns the static name of a resource.
-fn known(resource: &str) -> &'static str {
-    let its = KNOWN.iter().find(|known| **known == resource);
-    its.copied()
-        .unwrap_or_else(|| panic!("{resource} is called"))
 }

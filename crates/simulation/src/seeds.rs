@@ -3,12 +3,11 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use super::{
-    databases,
     draw::Draws,
+    foo::Foo,
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
     program::Program,
-    shops,
-    trace::Role,
+    trace::{Role, Time},
     users::{Deed, Policy, Spoilt},
     world,
 };
@@ -32,8 +31,8 @@ const fn ms(milliseconds: u64) -> Duration {
 }
 
 /// Returns a few seeds that together draw every fault and action.
-pub fn of_everything() -> Vec<u64> {
-    let plans = (1..300).map(|seed| (seed, names(&Plan::new(seed))));
+pub fn of_everything(program: &'static dyn Program) -> Vec<u64> {
+    let plans = (1..300).map(|seed| (seed, names(&Plan::of(program, seed))));
     let plans: Vec<_> = plans.collect();
     let mut missing: BTreeSet<_> = plans.iter().flat_map(|(_, names)| names).collect();
     let mut seeds = Vec::new();
@@ -61,11 +60,11 @@ impl Plan {
     /// It begins with ten seconds or more of calm, followed by a storm. After the heal there is time to reach the desired
     /// state. During the final rest nothing should happen.
     pub fn new(seed: u64) -> Self {
-        Self::of(Program::Foo, seed)
+        Self::of(&Foo, seed)
     }
 
     /// Draws the plan of this seed for this operator.
-    pub fn of(program: Program, seed: u64) -> Self {
+    pub fn of(program: &'static dyn Program, seed: u64) -> Self {
         let settings = settings(&mut Draws::new(seed, "settings"));
         let mut shape = Draws::new(seed, "shape");
         let calm = 10_000 + 5_000 * shape.below(3);
@@ -90,22 +89,14 @@ impl Plan {
             settings,
             replicas: (0..replicas).map(machine).collect(),
             servers: shape.of(&[1, 1, 2, 3]),
-            fencing: shape.once_in(3) && program == Program::Foo,
+            fencing: shape.once_in(3) && program.has_fencing(),
             steps: Vec::new(),
             rest: ms(rest),
             end: ms(end),
         };
-        match program {
-            Program::Foo => plan.users(heal),
-            Program::Databases => databases::users(&mut plan, ms(heal)),
-            Program::Shops => shops::users(&mut plan, ms(heal)),
-            Program::Installations => {
-                databases::users(&mut plan, ms(heal));
-                databases::moves(&mut plan, ms(heal));
-            }
-        }
+        program.users(&mut plan, ms(heal));
         for kind in FAULTS {
-            if program == Program::Foo || databases::FAULTS.contains(&kind.name) {
+            if program.meets(kind.name) {
                 plan.faults(kind, calm, heal);
             }
         }
@@ -138,7 +129,8 @@ impl Plan {
     }
 
     /// Adds the actions of users: from the beginning to the end of the storm, and a few after it.
-    fn users(&mut self, heal: u64) {
+    pub fn users_of_foos(&mut self, heal: Time) {
+        let heal = u64::try_from(heal.as_millis()).unwrap_or_default();
         let mut draw = Draws::new(self.seed, "users");
         for foo in 0..draw.between(1, FOOS + 1) {
             let replicas = replicas(&mut draw);
@@ -396,7 +388,7 @@ const FAULTS: &[Kind] = &[
         fault(Fault::Restore)
     }),
     kind("revoke", (4, 10_000), Some((500, 30_000)), |draw, plan| {
-        let (verb, resource) = draw.of(plan.program.rights());
+        let (verb, resource) = draw.of(&plan.program.declared().rights);
         fault(Fault::Revoke { verb, resource })
     }),
     kind("definition", (10, 40_000), Some((200, 20_000)), |_, _| {
@@ -514,52 +506,9 @@ fn wide(draw: &mut Draws, plan: &Plan) -> Calls {
     }
 }
 
-/// Permissions of a replica: verb and resource.
-pub const RIGHTS: &[(&str, &str)] = &[
-    ("list", "foos"),
-    ("watch", "foos"),
-    ("list", "deployments"),
-    ("watch", "deployments"),
-    ("create", "deployments"),
-    ("patch", "deployments"),
-    ("delete", "deployments"),
-    ("update", "foos/status"),
-    ("get", "leases"),
-    ("patch", "leases"),
-    ("create", "leases"),
-    ("watch", "leases"),
-    ("create", "events"),
-    ("patch", "events"),
-    ("get", "serviceaccounts"),
-    ("patch", "serviceaccounts"),
-];
-
-/// Calls of a replica: verb and resource.
-pub const CALLS: &[(&str, &str)] = &[
-    ("list", "foos"),
-    ("stream", "foos"),
-    ("watch", "foos"),
-    ("list", "deployments"),
-    ("stream", "deployments"),
-    ("watch", "deployments"),
-    ("create", "deployments"),
-    ("patch", "deployments"),
-    ("delete", "deployments"),
-    ("update", "foos/status"),
-    ("get", "leases"),
-    ("create", "leases"),
-    ("patch", "leases"),
-    ("list", "leases"),
-    ("watch", "leases"),
-    ("create", "events"),
-    ("patch", "events"),
-    ("get", "serviceaccounts"),
-    ("patch", "serviceaccounts"),
-];
-
 fn calls(draw: &mut Draws, plan: &Plan) -> Calls {
     let replica = draw.once_in(2).then(|| replica(draw, plan));
-    let (verb, resource) = draw.of(plan.program.calls());
+    let (verb, resource) = draw.of(&plan.program.declared().calls);
     let (verb, resource) = match draw.below(8) {
         0 => (None, None),
         1 => (Some("write"), None),

@@ -4,16 +4,26 @@
 use std::time::Duration;
 
 use http::Method;
-use operator_testkit::api_server::Others;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use operator_runtime::{App, Builder};
+use operator_testkit::api_server::{Now, Store};
 use serde_json::{Value, json};
 
 use super::{
     draw::Draws,
-    plan::{Action, Machine, Plan, Settings, Step, What},
+    judge::{self, Case, Violation},
+    outside::Place,
+    plan::{Action, Machine, Plan, Step, What},
     program::Program,
+    scripts::{self, Script},
     trace::Time,
     world::FOOS,
 };
+
+/// Example of the runtime with a kind that may not be installed.
+#[allow(dead_code, clippy::pedantic, reason = "a program of its own")]
+#[path = "../../runtime/examples/optional_kind.rs"]
+mod optional_kind;
 
 /// The class that exists. No watch reports another one.
 pub const CLASS: &str = "standard";
@@ -29,43 +39,49 @@ const NEW: Duration = Duration::from_secs(25);
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-pub const POLICIES: &[Others] = &[Others::NoStatus];
+/// The operator with an optional kind.
+#[derive(Debug)]
+pub struct Shops;
 
-pub const RIGHTS: &[(&str, &str)] = &[
-    ("list", "shops"),
-    ("watch", "shops"),
-    ("watch", "configmaps"),
-    ("list", "servicemonitors"),
-    ("watch", "servicemonitors"),
-    ("watch", "customresourcedefinitions"),
-    ("get", "storageclasses"),
-    ("create", "configmaps"),
-    ("create", "servicemonitors"),
-    ("patch", "servicemonitors"),
-    ("update", "shops/status"),
-    ("get", "leases"),
-    ("patch", "leases"),
-    ("create", "events"),
-];
+impl Program for Shops {
+    fn app(&self) -> &'static App {
+        &optional_kind::APP
+    }
 
-pub const CALLS: &[(&str, &str)] = &[
-    ("stream", "shops"),
-    ("watch", "shops"),
-    ("watch", "configmaps"),
-    ("list", "servicemonitors"),
-    ("stream", "servicemonitors"),
-    ("watch", "servicemonitors"),
-    ("watch", "customresourcedefinitions"),
-    ("get", "storageclasses"),
-    ("create", "configmaps"),
-    ("patch", "configmaps"),
-    ("create", "servicemonitors"),
-    ("patch", "servicemonitors"),
-    ("update", "shops/status"),
-    ("get", "leases"),
-    ("patch", "leases"),
-    ("create", "events"),
-];
+    fn crds(&self) -> Vec<CustomResourceDefinition> {
+        optional_kind::crds()
+    }
+
+    fn build(&self, builder: &mut Builder, _: &Place<'_>) {
+        optional_kind::build(builder, optional_kind::NoSettings {});
+    }
+
+    fn users(&self, plan: &mut Plan, heal: Time) {
+        users(plan, heal);
+    }
+
+    fn judge(&self, case: &Case<'_>, found: &mut Vec<Violation>) {
+        judge::judge_shops(case, found);
+    }
+
+    fn scripts(&'static self) -> Vec<Script> {
+        vec![Script {
+            name: "optional kind".to_owned(),
+            plan: script(),
+            is_prompt: true,
+        }]
+    }
+
+    fn change(&self) -> Option<Action> {
+        let request = delete(path_of("configmaps", &name(0)), "Background");
+        Some(action(request))
+    }
+
+    fn prepare(&self, store: &mut Store, now: Now) {
+        store.create_storage_class(now, CLASS);
+        store.declare_kind(&definition());
+    }
+}
 
 /// Returns the CRD of the optional kind.
 pub fn definition() -> Value {
@@ -93,7 +109,7 @@ pub fn definition() -> Value {
 }
 
 /// Adds the actions of users: from the beginning to the heal, and a few after it.
-pub fn users(plan: &mut Plan, heal: Time) {
+fn users(plan: &mut Plan, heal: Time) {
     let mut draw = Draws::new(plan.seed, "users of shops");
     let soon = |draw: &mut Draws| milliseconds(draw.between(100, 9_000));
     if draw.once_in(2) {
@@ -128,19 +144,11 @@ pub fn users(plan: &mut Plan, heal: Time) {
 }
 
 /// Returns the script: the kind appears, vanishes and appears again.
-pub fn script() -> Plan {
-    let settings = Settings {
-        // No resync, so that only the events count.
-        resync: Duration::from_hours(24),
-        lease_duration: milliseconds(3_000),
-        renew_deadline: milliseconds(2_000),
-        retry_period: milliseconds(500),
-        ..Settings::default()
-    };
+fn script() -> Plan {
     let mut plan = Plan {
         seed: 1,
-        program: Program::Shops,
-        settings,
+        program: &Shops,
+        settings: scripts::settings(),
         replicas: vec![Machine::SOUND; 2],
         servers: 1,
         fencing: false,
@@ -157,12 +165,11 @@ pub fn script() -> Plan {
     ] {
         act(&mut plan, milliseconds(at), request);
     }
+    plan.steps.push(Step {
+        at: scripts::HEAL,
+        what: What::Heal,
+    });
     plan
-}
-
-/// Returns a change that the operator reverts.
-pub fn change() -> Action {
-    action(delete(path_of("configmaps", &name(0)), "Background"))
 }
 
 type Request = (Method, String, Value);

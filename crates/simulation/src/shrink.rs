@@ -108,7 +108,7 @@ pub fn source(plan: &Plan, name: &str, why: &str) -> String {
 fn {name}() -> Plan {{
     Plan {{
         seed: {seed},
-        program: Program::{program:?},
+        program: &{program:?},
         settings: {settings},
         replicas: vec!{replicas},
         servers: {servers},
@@ -124,9 +124,10 @@ fn {name}() -> Plan {{
 }
 
 /// Text in front of a name, and the type of the name.
-const TYPES: [(&str, &str); 13] = [
+const TYPES: [(&str, &str); 14] = [
     ("Action(", "Action"),
     ("User(", "Deed"),
+    ("what: ", "Meddling"),
     ("policy: ", "Policy"),
     ("with: ", "Spoilt"),
     ("Fault(", "Fault"),

@@ -8,7 +8,9 @@ use operator_testkit::api_server::Kind;
 use serde_json::json;
 
 use super::{
-    cases, found,
+    cases,
+    foo::Foo,
+    found,
     judge::{Violation, examine, holder, judge},
     mutants,
     one_fault::{self, with_and_without},
@@ -157,7 +159,9 @@ fn printed_plans_compile() {
         "gone_while_the_watch_is_stuck",
         "answer_lost_of_a_lease_that_is_nobodys",
     ];
-    const BY_THEMSELVES: [&str; 6] = ["Plan", "Settings", "Machine", "Calls", "Some", "None"];
+    const BY_THEMSELVES: [&str; 7] = [
+        "Plan", "Foo", "Settings", "Machine", "Calls", "Some", "None",
+    ];
     let without_format = |text: &str| text.replace([' ', '\n', ','], "");
     let held = FOUND.map(without_format).concat();
     let printed = |(name, _): &(String, Plan)| PRINTED.contains(&&**name);
@@ -170,7 +174,7 @@ fn printed_plans_compile() {
     let [of_strings, _] = with_and_without(&[Fault::Compact], Duration::ZERO);
     let owned = r#"foo: "made".into(), deployment: "made-web".into()"#;
     assert!(source(&of_strings, "seed", "").contains(owned));
-    for seed in seeds::of_everything() {
+    for seed in seeds::of_everything(&Foo) {
         let source = source(&Plan::new(seed), "seed", "");
         let words = source.split(|c: char| !c.is_alphanumeric() && c != ':' && c != '_');
         let is_name = |word: &&str| word.starts_with(char::is_uppercase) && !word.contains("::");
@@ -413,4 +417,15 @@ fn i9_a_lease_that_was_cleared_once_excuses_nothing_later() {
     };
     plan.act(seconds(60), given_away);
     assert_eq!(found_by("I9", &run(&plan)).len(), 1);
+}
+
+/// The README contains the whole simulation of an operator. Neither example needs more than 150 lines.
+#[test]
+fn an_operator_is_simulated_in_150_lines() {
+    let relay = include_str!("../examples/relay.rs");
+    let bucket = include_str!("../examples/bucket/main.rs");
+    assert!(include_str!("../README.md").contains(relay));
+    for example in [relay, bucket] {
+        assert!(example.lines().count() <= 150);
+    }
 }

@@ -12,7 +12,10 @@ use std::{
 use operator_testkit::api_server::{Revision, Store};
 use serde_json::Value;
 
-use super::plan::{Fault, Settings};
+use super::{
+    outside::Systems,
+    plan::{Fault, Settings},
+};
 
 /// Time since the world began.
 pub type Time = Duration;
@@ -140,13 +143,12 @@ pub struct Reconcile {
 }
 
 /// Sizes from a replica's metrics, if it exports them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Foos that wait for a worker.
+    /// Objects that wait for a worker, of all controllers.
     pub queue: Option<usize>,
-    /// Objects in the caches.
-    pub foos: Option<usize>,
-    pub deployments: Option<usize>,
+    /// Objects in the caches, by kind.
+    pub caches: BTreeMap<String, usize>,
 }
 
 /// Lifetime of one process.
@@ -217,6 +219,8 @@ pub struct Trace {
     pub faults: Vec<(Range<Time>, Fault)>,
     /// Faults, user actions and their status codes, as text.
     pub events: Vec<(Time, String)>,
+    /// Systems outside the cluster.
+    pub systems: Systems,
 }
 
 impl fmt::Display for Who {
@@ -288,9 +292,10 @@ impl Trace {
             logs: logs.cloned().collect(),
             reconciles: reconciles.cloned().collect(),
             lives: lives.cloned().collect(),
-            sizes: sizes.copied().collect(),
+            sizes: sizes.cloned().collect(),
             faults: self.faults.clone(),
             events: self.events.clone(),
+            systems: self.systems.clone(),
         }
     }
 

@@ -19,10 +19,9 @@ use serde_json::Value;
 use super::{
     actors::Actors,
     network::SHORTEST,
+    outside::Landing,
     plan::{Action, Plan, Settings, Step, What},
-    program::Program,
     replica::{BEGIN, NAMESPACE},
-    shops,
     trace::{Time, Trace, Who},
 };
 use calls::{Arriving, Stream};
@@ -103,6 +102,8 @@ enum Due {
         pod: bool,
         settings: Option<Settings>,
     },
+    /// A slow request lands at a system outside the cluster.
+    Lands(Landing),
     /// SIGKILL, if the place still has this process.
     Kill {
         place: usize,
@@ -121,10 +122,7 @@ impl World {
         for namespace in plan.program.namespaces() {
             store.create_namespace(now, namespace);
         }
-        if plan.program == Program::Shops {
-            store.create_storage_class(now, shops::CLASS);
-            store.declare_kind(&shops::definition());
-        }
+        plan.program.prepare(&mut store, now);
         for crd in plan.program.crds() {
             store.install_definition(now, serde_json::to_value(crd).unwrap());
         }
@@ -223,6 +221,10 @@ impl World {
                 Due::Step(What::Fault(fault, lasts)) => self.begin(fault, lasts),
                 Due::Step(What::Heal) => self.heal(),
                 Due::Over(fault) => self.end(fault),
+                Due::Lands(landing) => {
+                    self.trace.systems.land(landing);
+                    self.stamp_outside(self.now);
+                }
                 Due::Start {
                     place,
                     pod,

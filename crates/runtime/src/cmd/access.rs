@@ -48,6 +48,36 @@ pub(super) fn declared(
     builder.needs_of_program()
 }
 
+/// Resource types and permissions of a program, for the simulation.
+#[derive(Debug)]
+pub struct Declared {
+    /// The resource type of each controller.
+    pub primaries: Vec<Kind>,
+    /// All watched resource types, including the reconciled ones.
+    pub watched: Vec<Kind>,
+    /// Whether some of them may be missing, so that their CRDs are watched.
+    pub watches_crds: bool,
+    /// Verb, resource type and subresource. Without the permissions for watches, events and the election.
+    pub permissions: Vec<(&'static str, Kind, &'static str)>,
+}
+
+impl Declared {
+    /// Runs `build` once. No request is sent. Must be called within a Tokio runtime.
+    #[must_use]
+    pub fn by(app: &'static App, build: impl FnOnce(&mut Builder)) -> Self {
+        let needs = declared(app, &Host::of_this_process(), build);
+        let permissions = needs.writes().into_iter();
+        Self {
+            primaries: needs.controllers.iter().map(|it| *it.primary).collect(),
+            watches_crds: needs.definitions().next().is_some(),
+            permissions: permissions
+                .map(|it| (it.verb, it.kind, it.subresource))
+                .collect(),
+            watched: needs.watched.clone(),
+        }
+    }
+}
+
 /// Returns the `ClusterRole` with the permissions for watches, writes and events. The Role for the Lease is not part of it.
 pub(super) fn cluster_role(app: &App, needs: &RequiredAccess) -> String {
     let watches = needs

@@ -1,6 +1,6 @@
 //! Entry points: the command line, the order of start and stop, `convert`, `doctor`, `migrate`, `plan` and the generated manifests.
 
-mod access;
+pub(crate) mod access;
 pub(crate) mod cli;
 mod convert;
 pub(crate) mod doctor;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{
     super::{
+        foo::Foo,
         plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
-        program::Program,
         trace::Role,
         users::Deed,
     },
@@ -155,7 +155,7 @@ pub fn vacant_again_after_a_sleep() -> Plan {
 pub fn short_lease_and_silent_watch() -> Plan {
     Plan {
         seed: 144,
-        program: Program::Foo,
+        program: &Foo,
         settings: Settings {
             resync: us(86_400_000_000),
             lease_duration: us(3_000_000),
@@ -196,7 +196,7 @@ pub fn short_lease_and_silent_watch() -> Plan {
 pub fn answer_lost_of_a_lease_that_is_nobodys() -> Plan {
     Plan {
         seed: 415,
-        program: Program::Foo,
+        program: &Foo,
         settings: Settings {
             workers: 1,
             resync: us(30_000_000),

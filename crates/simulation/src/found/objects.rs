@@ -6,8 +6,8 @@ use operator_testkit::api_server::Others;
 
 use super::{
     super::{
+        foo::Foo,
         plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Way, What},
-        program::Program,
         trace::Time,
         users::{Deed, Policy, Spoilt},
     },
@@ -376,7 +376,7 @@ pub fn look_ups_are_allowed_again() -> Plan {
 pub fn gone_while_the_watch_is_stuck() -> Plan {
     Plan {
         seed: 450,
-        program: Program::Foo,
+        program: &Foo,
         settings: Settings {
             workers: 1,
             resync: us(30_000_000),

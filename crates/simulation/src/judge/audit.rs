@@ -15,7 +15,7 @@ use super::{
     converge::{owner, rests_from, text},
     made,
 };
-use crate::invariants::{Election, GENERATION, check as check_log};
+use crate::invariants::{Election, FOO, GENERATION, Work, check_of as check_log};
 
 use super::super::{
     trace::{Call, Time},
@@ -28,6 +28,11 @@ const ZERO: Timestamp = Timestamp::UNIX_EPOCH;
 /// Reports the checker's violations, except for writes without the Lease. The judge `holds_the_lease` finds these in the store's
 /// history, which also orders deletions.
 pub fn check(case: &Case, found: &mut Vec<Violation>) {
+    of_works(case, &[FOO], rests_from(case).min(case.plan.end), found);
+}
+
+/// As [`check`], for any operator. At `rest`, nothing is written any more.
+pub fn of_works(case: &Case, works: &[Work], rest: Time, found: &mut Vec<Violation>) {
     let mut log: Vec<_> = case
         .trace
         .calls
@@ -44,7 +49,6 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         lease_duration: case.longest_of(|settings| settings.lease_duration),
         renew_deadline: case.longest_of(|settings| settings.renew_deadline),
     };
-    let rest = rests_from(case).min(case.plan.end);
     let quiet = (at(rest), at(case.plan.end));
     let of = |lines: Vec<String>, judged: &'static [&'static str]| {
         let named = move |line: String| {
@@ -54,7 +58,7 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         };
         lines.into_iter().filter_map(named)
     };
-    let whole = check_log(&log, &election, &[quiet]).violations;
+    let whole = check_log(works, &log, &election, &[quiet]).violations;
     let mut wrong: Vec<_> = if case.restored.is_empty() {
         of(whole, &["I2", "I4", "I5", "I6", "I7", "I8"]).collect()
     } else {
@@ -80,7 +84,10 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
         };
         let (part, rest): (Vec<_>, _) = later.into_iter().partition(is_before);
         later = rest;
-        wrong.extend(of(check_log(&part, &election, &[]).violations, &["I7"]));
+        wrong.extend(of(
+            check_log(works, &part, &election, &[]).violations,
+            &["I7"],
+        ));
     }
     for (invariant, line) in wrong {
         let what = line.trim_start_matches(invariant).trim_start();

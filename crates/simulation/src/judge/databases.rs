@@ -46,7 +46,8 @@ pub fn installation_of(object: &Value) -> &str {
 
 pub fn is_paused(object: &Value) -> bool {
     let metadata = &object["metadata"];
-    metadata["annotations"][format!("{GROUP}/paused")] == "true"
+    let mut annotations = metadata["annotations"].as_object().into_iter().flatten();
+    annotations.any(|(name, value)| name.ends_with("/paused") && value == "true")
         && metadata["deletionTimestamp"].is_null()
 }
 
@@ -253,7 +254,9 @@ pub fn share_watches(case: &Case, found: &mut Vec<Violation>) {
     let mut lists = BTreeMap::<_, u32>::new();
     let early = case.trace.calls.iter().filter(|call| call.begun < CALM);
     for call in early {
-        let is_list = matches!(call.verb, "list" | "stream") && !call.path.contains("continue=");
+        // Not a page, and not the live read of one object.
+        let is_part = ["continue=", "metadata.name%3D"].map(|part| call.path.contains(part));
+        let is_list = matches!(call.verb, "list" | "stream") && !is_part.contains(&true);
         if is_list && call.resource != "leases" {
             *lists.entry((call.who, &*call.resource)).or_default() += 1;
         }

@@ -36,7 +36,14 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
         let kind = (call.who, verb, &*call.resource);
         of_all.entry(call.who).or_default().push(call.begun);
         of_a_kind.entry(kind).or_default().push(call.begun);
-        let one = (call.who, call.verb, subject(call));
+        // Each permission is reviewed on its own.
+        let review = &call.body["spec"]["resourceAttributes"];
+        let review = review.is_object().then(|| review.to_string());
+        let one = (
+            call.who,
+            call.verb,
+            subject(call) + &review.unwrap_or_default(),
+        );
         of_one.entry(one).or_default().push(call.begun);
     }
     let mut crowded =

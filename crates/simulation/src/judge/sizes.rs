@@ -45,11 +45,9 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
     };
     let now = |kind| case.store.list(kind, None).count();
     for (at, who, sizes) in &case.trace.sizes {
-        let Sizes {
-            queue,
-            foos,
-            deployments,
-        } = *sizes;
+        let Sizes { queue, caches } = sizes;
+        let queue = *queue;
+        let [foos, deployments] = ["Foo", "Deployment"].map(|kind| caches.get(kind).copied());
         let is_at_rest = *at >= case.plan.rest && !goes_on;
         // A key is in the queue right before its reconcile.
         let is_turn = || {
@@ -79,6 +77,35 @@ pub fn bounded(case: &Case, found: &mut Vec<Violation>) {
                 now(Kind::Deployment)
             ),
         });
+    }
+}
+
+/// As [`bounded`], for any operator. A cache may hold fewer objects than exist, so that only the largest size is known.
+pub fn of_any(case: &Case, found: &mut Vec<Violation>) {
+    let declared = case.plan.program.declared();
+    let mut names = BTreeMap::<&str, BTreeSet<&Key>>::new();
+    for revision in case.store.history() {
+        let kind = revision.key.kind.info().kind;
+        names.entry(kind).or_default().insert(&revision.key);
+    }
+    let ever = |kind: &str| names.get(kind).map_or(0, BTreeSet::len);
+    let most: usize = declared.primaries.iter().map(|it| ever(it.kind)).sum();
+    for (at, who, sizes) in &case.trace.sizes {
+        let mut reconciles = case.trace.reconciles.iter();
+        let is_turn = reconciles.any(|one| {
+            one.who == *who && (at.saturating_sub(STEP)..=*at + STEP).contains(&one.begun)
+        });
+        let waits = *at >= case.plan.rest && sizes.queue != Some(0) && !is_turn;
+        let mut caches = sizes.caches.iter();
+        let is_larger = sizes.queue > Some(most) || caches.any(|(kind, has)| *has > ever(kind));
+        if waits || is_larger {
+            found.push(Violation {
+                invariant: "I15",
+                at: *at,
+                object: who.to_string(),
+                what: format!("has {sizes:?}, and there were at most {most} reconciled objects"),
+            });
+        }
     }
 }
 

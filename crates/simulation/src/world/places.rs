@@ -4,7 +4,9 @@ use std::{mem, time::Duration};
 
 use super::{
     super::{
+        draw::Draws,
         network::DoorState,
+        outside::{self, Moment},
         plan::{Fault, Machine, Settings, Then, draw},
         record::Record,
         replica::Replica,
@@ -126,8 +128,13 @@ impl World {
         let settings = place.settings.as_ref().unwrap_or(&self.plan.settings);
         let settings = settings.clone();
         let pod = (&*place.pod.0, &*place.pod.1);
+        let its = outside::Place {
+            settings: &settings,
+            systems: Some(&self.trace.systems),
+            who,
+        };
         let program = self.plan.program;
-        let replica = Replica::boot((seed, program), who, pod, now, place.machine, &settings);
+        let replica = Replica::boot((seed, program), who, pod, now, place.machine, &its);
         if is_still {
             replica.wall_stands(Some(now));
         }
@@ -144,6 +151,22 @@ impl World {
             ended: None,
         });
         self.set_doors();
+    }
+
+    /// Records the changes of systems outside the cluster, and schedules the requests that began.
+    pub(super) fn stamp_outside(&mut self, at: Time) {
+        /// Shortest and longest time until a request lands, in milliseconds.
+        const LANDS: (u64, u64) = (10, 30_000);
+        let revisions = self.store.history().len();
+        let (lines, landings) = self.trace.systems.stamp(Moment { at, revisions });
+        for line in lines {
+            self.trace.events.push((at, line));
+        }
+        for landing in landings {
+            let mut draws = Draws::new(self.plan.seed ^ landing.request, "outside");
+            let after = Duration::from_millis(draws.log_uniform(LANDS.0, LANDS.1));
+            self.due(at + after, Due::Lands(landing));
+        }
     }
 
     /// Scrapes the sizes of every replica.
@@ -183,6 +206,7 @@ impl World {
             self.streams
                 .retain(|stream| stream.who != who || !given_up.contains(&stream.id));
         }
+        self.stamp_outside(to);
         // A fault may kill the replica at a request. Anything after that has not happened.
         let mut killed = None;
         for sent in sent {
