@@ -55,6 +55,16 @@ impl Programs {
         }
     }
 
+    /// Returns the operator of this name alone.
+    pub(super) fn only(&self, name: &str) -> Option<Self> {
+        let main = self.all().find(|program| program.app().name == name)?;
+        Some(Self {
+            main,
+            others: Vec::new(),
+            is_of_repository: false,
+        })
+    }
+
     /// Makes these the operators of the process, if it has none yet.
     pub(super) fn register(self) {
         _ = PROGRAMS.set(self);

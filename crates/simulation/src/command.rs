@@ -33,8 +33,17 @@ pub fn of_repository(others: impl IntoIterator<Item = Operator>) -> ExitCode {
 }
 
 fn run(programs: Programs) -> ExitCode {
-    programs.register();
     let arguments = arguments().get_matches();
+    match arguments.get_one::<String>("program") {
+        None => programs.register(),
+        Some(name) => {
+            let Some(one) = programs.only(name) else {
+                eprintln!("no operator is named {name:?}");
+                return ExitCode::FAILURE;
+            };
+            one.register();
+        }
+    }
     single(&arguments).unwrap_or_else(|| judge_all(&arguments))
 }
 
@@ -211,7 +220,13 @@ fn twice(seed: u64) -> Vec<Violation> {
     let program = std::env::current_exe().unwrap();
     let mut other = std::process::Command::new(program);
     let other = other
-        .args(["--twice", "--seed", &seed.to_string()])
+        .args([
+            "--twice",
+            "--program",
+            programs().main.app().name,
+            "--seed",
+            &seed.to_string(),
+        ])
         .output()
         .unwrap();
     let other = String::from_utf8(other.stdout).unwrap();
@@ -263,6 +278,12 @@ fn arguments() -> Command {
                 .long("mutants")
                 .value_name("PARTS")
                 .help("Take out each protection whose name contains this, or one of these (`|` between), and see that it is found"),
+        )
+        .arg(
+            Arg::new("program")
+                .long("program")
+                .value_name("NAME")
+                .help("Run only the operator of this name, whose cases are then named `seed 17`"),
         )
         .arg(flag("first", "End with the first violation"))
         .arg(flag("tell", "Log the start and end of each case to standard error"))

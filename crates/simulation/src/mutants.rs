@@ -20,6 +20,9 @@ pub const VIOLATED: &str = "violated: ";
 /// Runs that must find a mutant: first seeds, then the scripts with every fault at every place.
 const RUNS: [&str; 2] = ["--seeds=2000", "--exhaustive"];
 
+/// Run of a single operator that must find a mutant.
+const OF_ONE: &str = "--seeds=300";
+
 /// Longest time without progress. Without some protections a run never ends, which counts as found.
 const PATIENCE: Duration = Duration::from_mins(5);
 
@@ -52,6 +55,9 @@ pub struct Mutant {
     /// Names of mutants that are active with it.
     #[serde(default)]
     pub with: Vec<String>,
+    /// Other operators whose seeds must find it as well.
+    #[serde(default)]
+    pub programs: Vec<String>,
 }
 
 /// Replacement of an expression or a statement.
@@ -115,20 +121,59 @@ pub fn run(parts: &str) -> bool {
     let chosen = all.iter().enumerate();
     let is_chosen = |mutant: &Mutant| parts.split('|').any(|part| mutant.name.contains(part));
     for (number, mutant) in chosen.filter(|(_, mutant)| is_chosen(mutant)) {
-        let Mutant {
-            name, finder, with, ..
-        } = mutant;
+        let Mutant { name, with, .. } = mutant;
         let with = with
             .iter()
             .map(|name| all.iter().position(|other| other.name == *name));
         let numbers = iter::once(number).chain(with.map(Option::unwrap));
         let numbers: Vec<_> = numbers.map(|number| number.to_string()).collect();
+        let others = mutant.programs.iter();
+        let others = others.map(|name| (vec![format!("--program={name}")], &[OF_ONE][..]));
+        for (operator, runs) in iter::once((Vec::new(), &RUNS[..])).chain(others) {
+            let all = Runs {
+                program: &program,
+                operator: &operator,
+                numbers: &numbers,
+                folder: &folder,
+            };
+            tried += 1;
+            if !all.find(mutant, runs) {
+                missed.push(name.clone());
+            }
+        }
+    }
+    println!(
+        "{tried} runs of mutants, {} not found as they should be{}{}",
+        missed.len(),
+        if missed.is_empty() { "" } else { ": " },
+        missed.join("; ")
+    );
+    tried > 0 && missed.is_empty()
+}
+
+/// Runs of the program with a mutant, and with those of its `with`.
+struct Runs<'a> {
+    program: &'a Path,
+    /// Arguments that choose an operator. Empty: all.
+    operator: &'a [String],
+    numbers: &'a [String],
+    folder: &'a Path,
+}
+
+impl Runs<'_> {
+    fn violation(&self, arguments: &[&str], numbers: &[String]) -> Option<Found> {
+        let operator = self.operator.iter().map(String::as_str);
+        let arguments: Vec<_> = arguments.iter().copied().chain(operator).collect();
+        violation(self.program, &arguments, &numbers.join(","), self.folder)
+    }
+
+    /// Prints whether these runs find the mutant as specified, and returns it.
+    fn find(&self, mutant: &Mutant, runs: &[&str]) -> bool {
+        let Mutant { name, finder, .. } = mutant;
         let begun = Instant::now();
-        let found = RUNS.iter().find_map(|what| {
-            let runs = ["--first", "--tell", what];
-            violation(&program, &runs, &numbers.join(","), &folder)
-        });
-        tried += 1;
+        let mut runs = runs.iter();
+        let found =
+            runs.find_map(|what| self.violation(&["--first", "--tell", what], self.numbers));
         let is_as_named = |by: &str| {
             finder
                 .split(' ')
@@ -138,26 +183,23 @@ pub fn run(parts: &str) -> bool {
             None => "NOT FOUND",
             Some(found) if found.cases.is_empty() => "FOUND, BUT NOT BY A CASE",
             // A violation that also occurs with the protection does not count.
-            Some(found) if is_violated_anyway(&program, found, &numbers[1..], &folder) => {
-                "FOUND WITHOUT IT AS WELL"
-            }
+            Some(found) if self.is_violated_anyway(found) => "FOUND WITHOUT IT AS WELL",
             Some(found) if is_as_named(&found.by) => "found",
             Some(_) => "FOUND BY ANOTHER",
         };
-        if verdict != "found" {
-            missed.push(name.clone());
-        }
         let seconds = begun.elapsed().as_secs();
         let found = found.map_or_else(String::new, |found| found.to_string());
-        println!("{verdict} in {seconds} s ({finder}): {name}: {found}");
+        let operator = self.operator.join(" ");
+        println!("{verdict} in {seconds} s ({finder}): {name}: {operator} {found}");
+        verdict == "found"
     }
-    println!(
-        "{tried} mutants, {} not found as they should be{}{}",
-        missed.len(),
-        if missed.is_empty() { "" } else { ": " },
-        missed.join("; ")
-    );
-    tried > 0 && missed.is_empty()
+
+    /// Returns whether the case also has a violation if only the mutants of `with` are active. The plan is the same, even if
+    /// another replica leads or the call of the fault does not occur.
+    fn is_violated_anyway(&self, found: &Found) -> bool {
+        let (mut cases, with) = (found.cases.iter(), &self.numbers[1..]);
+        cases.any(|case| self.violation(&[&format!("--case={case}")], with).is_some())
+    }
 }
 
 /// Violation that a run of the program has found.
@@ -208,13 +250,6 @@ impl fmt::Display for Found {
         let cases = self.cases.join(" or ");
         write!(f, "{cases} violates {}: {}", self.by, self.said)
     }
-}
-
-/// Returns whether the case also has a violation if only the mutants of `with` are active. The plan is the same, even if
-/// another replica leads or the call of the fault does not occur.
-fn is_violated_anyway(program: &Path, found: &Found, with: &[String], folder: &Path) -> bool {
-    let (mut cases, with) = (found.cases.iter(), with.join(","));
-    cases.any(|case| violation(program, &[&format!("--case={case}")], &with, folder).is_some())
 }
 
 /// Returns the build directory, in which this program is `release/simulate`, or a test in `debug/deps`.
