@@ -1083,7 +1083,9 @@ async fn the_api_server_and_dns_are_reached_everywhere() {
     }
     let namespace = |name: &str| json!({"matchLabels": {"kubernetes.io/metadata.name": name}});
     let core = json!({
-        "namespaceSelector": namespace("kube-system"), "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+        "namespaceSelector": namespace("kube-system"), "podSelector": {
+            "matchExpressions": [{"key": "k8s-app", "operator": "In", "values": ["kube-dns", "node-local-dns"]}],
+        },
     });
     let openshift = json!({"namespaceSelector": namespace("openshift-dns")});
     let local = json!({"ipBlock": {"cidr": "169.254.20.10/32"}});

@@ -685,7 +685,7 @@ async fn the_component_fits_the_base() {
 
     let map = find("ConfigMap", "foo-controller-dashboard");
     assert_eq!(map["metadata"]["labels"]["grafana_dashboard"], "1");
-    assert_eq!(map["data"]["dashboard.json"], dashboard());
+    assert_eq!(map["data"]["foo-controller.json"], dashboard());
     let rules_there = find("PrometheusRule", "foo-controller");
     assert_eq!(rules_there["spec"], rules()["spec"]);
 }

@@ -83,6 +83,13 @@ Fails for values that the API server would reject, and for those with which the 
 {{- if and .Values.fencing.fastFailover (not .Values.fencing.enabled) -}}
 {{- fail "fencing.fastFailover needs fencing.enabled: only server-side fencing makes a Lease of 3 s safe" -}}
 {{- end -}}
+{{- if not .Values.fencing.enabled -}}
+{{- /* Empty in a template, and before the first installation. */ -}}
+{{- $record := lookup "v1" "ServiceAccount" .Release.Namespace (printf "%s-fencing" $fullname) | default dict -}}
+{{- if dig "metadata" "annotations" "samplecontroller.k8s.io/lease-duration" "" $record -}}
+{{- fail "the running replicas have a Lease of 3 s, which is not safe without server-side fencing: first upgrade with fencing.enabled=true and fencing.fastFailover=false, and wait for the rollout" -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.image.tag .Values.image.digest -}}
 {{- fail "image.tag and image.digest are both set: to use the tag, set image.digest=\"\"" -}}
 {{- end -}}
@@ -108,11 +115,17 @@ Fails for values that the API server would reject, and for those with which the 
 {{- range $setting, $of := $fixed -}}
 {{- $usual := index $of 0 -}}
 {{- $path := splitList "." $setting -}}
+{{- if and (gt (len $path) 1) (not (kindIs "map" (dig (first $path) dict $configuration))) -}}
+{{- fail (printf "configuration: %s is not a table: write [%s], and below it its keys" (first $path) (first $path)) -}}
+{{- end -}}
 {{- $section := ternary $configuration (dig (first $path) dict $configuration) (eq (len $path) 1) -}}
 {{- $value := dig (last $path) $usual $section -}}
 {{- /* Another address with the same port is possible. */ -}}
 {{- if not (or (eq (toString $value) (toString $usual)) (and (hasSuffix "addr" $setting) (hasSuffix (toString $usual | splitList ":" | last | printf ":%s") (toString $value)))) -}}
 {{- fail (printf "configuration: %s = %v does not work in the chart: %s" $setting $value (index $of 1)) -}}
+{{- end -}}
+{{- if and (hasSuffix "addr" $setting) (regexMatch "^(127\\.|localhost:|\\[::1\\])" (toString $value)) -}}
+{{- fail (printf "configuration: %s = %v does not work in the chart: the kubelet and Prometheus connect to the address of the pod" $setting $value) -}}
 {{- end -}}
 {{- $variable := printf "FOO_CONTROLLER__%s" (upper ($setting | replace "." "__")) -}}
 {{- range $.Values.extraEnv -}}

@@ -361,12 +361,33 @@ async fn life_of_a_release(tool: &'static str) {
     assert_eq!(kubectl(categories).await.success(), r#"["all"]"#);
     assert_eq!(kubectl(REPLICAS).await.success(), "3");
 
+    fast_failover_ends_before_fencing(|values| helm.run(&[&upgrade[..], values].concat()));
     a_second_release(&helm);
     helm.documented("uninstall", &[]).unwrap();
     assert_eq!(left().await, [""; 0]);
     assert_eq!(kubectl(foo).await.success(), before);
     controller.stop().await;
     in_place_of_kustomize(&helm, &cluster).await;
+}
+
+/// A release with fast failover must not lose fencing in one step, whether both values are changed or removed.
+fn fast_failover_ends_before_fencing(upgrade: impl Fn(&[&str]) -> Result<String, String>) {
+    let fencing = ["--set", "fencing.enabled=true"];
+    let fast = [&fencing[..], &["--set", "fencing.fastFailover=true"]].concat();
+    let slow = [&fencing[..], &["--set", "fencing.fastFailover=false"]].concat();
+    upgrade(&fast).unwrap();
+    for neither in [
+        "fencing=null",
+        "fencing.enabled=false,fencing.fastFailover=false",
+    ] {
+        let error = upgrade(&["--set", neither]).unwrap_err();
+        assert!(
+            error.contains("first upgrade with fencing.enabled=true"),
+            "{error}"
+        );
+    }
+    upgrade(&slow).unwrap();
+    upgrade(&["--set", "fencing.enabled=false"]).unwrap();
 }
 
 /// A second release in the cluster must not contain the CRD. Otherwise Helm rejects the release before it changes an object.

@@ -199,11 +199,12 @@ fn each_value_of_the_chart_has_an_effect() {
     assert!(text(&account).contains(r#""samplecontroller.k8s.io/controller-account":"existing""#));
     // The default request becomes larger, and no other one.
     for (more, cpu) in [
-        (r#"resources.requests.memory="1Gi""#, "100m"),
-        (r#"resources.requests.cpu="2""#, "2"),
+        (r#"resources.requests.memory="1Gi""#, r#""100m""#),
+        (r#"resources.requests.cpu="2""#, r#""2""#),
+        ("resources.requests.cpu=2", "2"),
     ] {
         let fast = text(&["fencing.enabled=true", "fencing.fastFailover=true", more]);
-        assert!(fast.contains(&format!(r#""cpu":"{cpu}""#)), "{more}");
+        assert!(fast.contains(&format!(r#""cpu":{cpu}"#)), "{more}");
     }
     // `null` removes a default, also a default that is not in values.yaml. A parent chart may set `enabled`.
     for key in ["affinity", "topologySpreadConstraints"] {
@@ -380,6 +381,9 @@ fn values_that_do_not_work_are_rejected() {
         ("installation = \"x\"", "set the value installation"),
         ("[http]\naddr = \"0.0.0.0:9090\"", "port 8080"),
         ("[http]\naddr = \"0.0.0.0:18080\"", "port 8080"),
+        ("[http]\naddr = \"127.0.0.1:8080\"", "address of the pod"),
+        ("[http]\naddr = \"[::1]:8080\"", "address of the pod"),
+        ("leader_election = 5", "write [leader_election]"),
         (
             "[http]\nmetrics_auth = true",
             "set the value metricsAuth.enabled",

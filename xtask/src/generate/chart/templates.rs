@@ -411,7 +411,7 @@ const VARIABLES: &str = "        {{- include \"foo-controller.env\" . | nindent 
 
 /// Fast failover raises the default request.
 const RESOURCES: &str = "          {{- $resources := .Values.resources }}
-          {{- if and .Values.fencing.fastFailover (eq (dig \"requests\" \"cpu\" \"\" $resources) \"USUAL\") }}
+          {{- if and .Values.fencing.fastFailover (eq (toString (dig \"requests\" \"cpu\" \"\" $resources)) \"USUAL\") }}
           {{- $resources = mergeOverwrite (deepCopy $resources) (dict \"requests\" (dict \"cpu\" \"FAST\")) }}
           {{- end }}
           {{- toYaml $resources | nindent 10 }}
@@ -504,6 +504,7 @@ metadata:
     grafana_dashboard: \"1\"
     {{- include \"foo-controller.labels\" . | nindent 4 }}
 data:
-  dashboard.json: |
+  # The sidecar uses the key as the name of a file, which other charts must not overwrite.
+  foo-controller.json: |
     {{- .Files.Get \"files/dashboard.json\" | nindent 4 }}
 ";
