@@ -3,6 +3,7 @@
 //!
 //! `FOO_CONTROLLER_TEST_REQUESTS=100000` sets the number of requests.
 
+mod any;
 mod caches;
 mod cases;
 mod definitions;

@@ -18,6 +18,10 @@
 pub mod api_server;
 pub mod cluster;
 pub mod collector;
+pub mod differential;
+mod plane;
 pub mod prometheus;
 pub mod proxy;
 pub mod webhooks;
+
+pub use plane::{ADMIN, Change, ControlPlane, Rejected, Scripted};

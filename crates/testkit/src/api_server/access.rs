@@ -36,8 +36,58 @@ impl Verb {
     }
 }
 
+/// A rule of a `Role` or `ClusterRole`.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Namespace in which the rule applies; everywhere if there is none.
+    pub namespace: Option<String>,
+    /// The rule: `apiGroups`, `resources`, `resourceNames` and `verbs`.
+    pub rule: Value,
+}
+
+/// What a rule must allow.
+#[derive(Clone, Copy, Debug)]
+struct Right<'a> {
+    verb: &'a str,
+    group: &'a str,
+    resource: &'a str,
+    namespace: Option<&'a str>,
+    name: Option<&'a str>,
+}
+
+impl Rule {
+    /// Returns whether the rule allows an access (`rbac.RuleAllows`).
+    fn allows(&self, right: &Right<'_>) -> bool {
+        let has = |field: &str, wanted: &str| {
+            let mut all = self.rule[field].as_array().into_iter().flatten();
+            all.any(|it| it == wanted || it == "*")
+        };
+        let all = self.rule["resources"].as_array().into_iter().flatten();
+        let mut all = all.filter_map(Value::as_str);
+        let subresource = right
+            .resource
+            .split_once('/')
+            .map(|(_, part)| format!("*/{part}"));
+        let is_resource =
+            all.any(|it| it == "*" || it == right.resource || Some(it) == subresource.as_deref());
+        let names = self.rule["resourceNames"]
+            .as_array()
+            .map_or(&[][..], Vec::as_slice);
+        let is_named = names.is_empty()
+            || right
+                .name
+                .is_some_and(|name| names.iter().any(|it| it == name));
+        let is_here = self.namespace.is_none() || self.namespace.as_deref() == right.namespace;
+        has("verbs", right.verb)
+            && has("apiGroups", right.group)
+            && is_resource
+            && is_named
+            && is_here
+    }
+}
+
 /// Returns the name in RBAC, such as `foos/status`.
-fn resource(kind: Kind, part: Part) -> String {
+pub(super) fn resource(kind: Kind, part: Part) -> String {
     let plural = kind.info().plural;
     match part {
         Part::Whole => plural.to_owned(),
@@ -60,9 +110,20 @@ impl Store {
         self.revoked.remove(&right);
     }
 
-    fn allows(&self, user: &str, verb: &str, resource: &str) -> bool {
-        let right = (user.to_owned(), verb.to_owned(), resource.to_owned());
-        self.revoked.is_empty() || !self.revoked.contains(&right)
+    fn allows(&self, user: &str, right: &Right<'_>) -> bool {
+        let rules = self.rules.get(user);
+        let is_granted = rules.is_none_or(|rules| rules.iter().any(|rule| rule.allows(right)));
+        let revoked = (
+            user.to_owned(),
+            right.verb.to_owned(),
+            right.resource.to_owned(),
+        );
+        is_granted && (self.revoked.is_empty() || !self.revoked.contains(&revoked))
+    }
+
+    /// Returns the rules of a user, who has no other rights from now on.
+    pub fn rules_of(&mut self, user: &str) -> &mut Vec<Rule> {
+        self.rules.entry(user.to_owned()).or_default()
     }
 
     /// Assigns a token to a user, for token reviews.
@@ -104,10 +165,17 @@ impl Store {
         let name = name.or(selected);
         let (user, verb) = (request.call.user.name, verb.name());
         let resource = resource(kind, part);
-        if self.allows(user, verb, &resource) {
+        let group = kind.info().group;
+        let right = Right {
+            verb,
+            group,
+            resource: &resource,
+            namespace,
+            name,
+        };
+        if self.allows(user, &right) {
             return Ok(());
         }
-        let group = kind.info().group;
         let place = match namespace {
             Some(namespace) => format!("in the namespace \"{namespace}\""),
             None => "at the cluster scope".to_owned(),
@@ -142,6 +210,12 @@ impl Store {
                     "subjectaccessreviews" => text(&asked["user"]),
                     _ => request.call.user.name.to_owned(),
                 };
+                let attributes = &asked["resourceAttributes"];
+                let group = text(&attributes["group"]);
+                let (namespace, name) = (
+                    attributes["namespace"].as_str(),
+                    attributes["name"].as_str(),
+                );
                 let (verb, what) = if asked["resourceAttributes"].is_object() {
                     let attributes = &asked["resourceAttributes"];
                     let part = text(&attributes["subresource"]);
@@ -154,7 +228,14 @@ impl Store {
                     let attributes = &asked["nonResourceAttributes"];
                     (text(&attributes["verb"]), text(&attributes["path"]))
                 };
-                json!({ "allowed": self.allows(&user, &verb, &what) })
+                let right = Right {
+                    verb: &verb,
+                    group: &group,
+                    resource: &what,
+                    namespace,
+                    name,
+                };
+                json!({ "allowed": self.allows(&user, &right) })
             }
             other => return Err(Unknown(other.to_owned()).into()),
         };

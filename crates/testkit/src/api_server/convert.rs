@@ -73,7 +73,9 @@ impl Server {
         let at = object["metadata"]["resourceVersion"].as_str();
         let at: u64 = at.and_then(|at| at.parse().ok()).unwrap_or_default();
         let stored = stored_version(object);
-        if stored == version && at > since {
+        // An object that a client of another version wrote lacks the defaults of the storage version.
+        let has_defaults = definition.versions.len() == 1 && at > since;
+        if stored == version && has_defaults {
             return Ok(object.clone());
         }
         let mut object = object.clone();

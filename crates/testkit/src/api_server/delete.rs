@@ -40,7 +40,8 @@ impl Server {
                 &[cause],
             ));
         }
-        let Some(old) = store.get(key).cloned() else {
+        let stored = store.get(key).cloned();
+        let Some(old) = self.current(store, request, key)? else {
             return Err(Refusal::not_found(key.kind, &key.name));
         };
         check_preconditions(key, &options["preconditions"], &old)?;
@@ -90,13 +91,14 @@ impl Server {
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
             }));
         }
-        let mut new = Value::clone(&old);
+        let mut new = old.clone();
         new["metadata"]["finalizers"] = json!(finalizers);
         if !metadata::is_deleting(&old) {
             mark(&mut new, now);
         }
         new["metadata"]["deletionGracePeriodSeconds"] = json!(0);
-        if new == *old {
+        let new = self.to_storage(store, key.kind, new)?;
+        if stored.is_some_and(|stored| *stored == new) {
             return Ok(new);
         }
         write::put(store, now, request, key, new)

@@ -33,11 +33,12 @@ mod typed;
 mod watch;
 mod write;
 
-pub use access::Verb;
+pub use access::{Rule, Verb};
 pub use kind::{CustomKind, Kind};
 pub use others::Others;
 pub use policy::{CONTROLLER, HOLDER, RECORD, TERM};
-pub use request::{Call, METADATA, METADATA_LIST, Method, Unknown, User};
+pub use request::{Call, METADATA, METADATA_LIST, Method, Unknown, User, describe};
+pub(crate) use schema::store_numbers;
 pub use server::{Answer, Lag, Now, Server};
 pub use store::{Backup, Key, RESTORED, Revision, Store};
 pub use watch::Watch;

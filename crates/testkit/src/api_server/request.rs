@@ -6,7 +6,8 @@ pub use http::Method;
 use serde_json::Value;
 
 use super::{
-    Kind, Verb,
+    Kind, Store, Verb,
+    access::resource,
     status::{Refusal, Result},
 };
 
@@ -218,6 +219,17 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Returns the verb and the resource of a call, such as `patch` and `deployments` or `shirts/status`.
+#[must_use]
+pub fn describe(call: &Call<'_>, store: &Store) -> Option<(String, String)> {
+    let request = Request::of(call, store.custom_kinds()).ok()?;
+    let verb = request.verb().ok()?.name().to_owned();
+    match &request.target {
+        Target::Stored { kind, part, .. } => Some((verb, resource(*kind, *part))),
+        Target::Review(review) => Some((verb, (*review).to_owned())),
+    }
+}
+
 /// Returns whether this is a duration in Go's format, with a single unit, which is enough for the clients.
 fn is_duration(text: &str) -> bool {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
@@ -280,6 +292,7 @@ fn target_in(group: &str, version: &str, rest: &[&str], custom: &[Kind]) -> Opti
         [name] => (Some(*name), Part::Whole),
         [name, "status"] if kind.has_status() => (Some(*name), Part::Status),
         [name, "scale"] if kind.has_scale() || kind.is_custom() => (Some(*name), Part::Scale),
+        [name, "status"] if kind == Kind::CustomResourceDefinition => (Some(*name), Part::Status),
         [name, "finalize"] if kind == Kind::Namespace => (Some(*name), Part::Finalize),
         _ => return None,
     };

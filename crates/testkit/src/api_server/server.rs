@@ -229,9 +229,7 @@ impl Server {
         let is_read = matches!(verb, Verb::Get | Verb::List | Verb::Watch);
         let is_modelled = match kind {
             Kind::StorageClass => is_read && request.metadata_only,
-            Kind::CustomResourceDefinition => {
-                (is_read || matches!(verb, Verb::Create | Verb::Delete)) && request.metadata_only
-            }
+            Kind::CustomResourceDefinition => part == Part::Whole || verb == Verb::Get,
             _ => true,
         };
         if !is_modelled {

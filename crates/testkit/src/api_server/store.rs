@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Kind, Now, definition::Definition};
+use super::{Kind, Now, access::Rule, definition::Definition};
 
 /// Identity of an object. In the order of etcd's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +103,8 @@ pub struct Store {
     uids: u64,
     /// User, verb and resource.
     pub(super) revoked: BTreeSet<(String, String, String)>,
+    /// Rules of the users that do not have all rights.
+    pub(super) rules: BTreeMap<String, Vec<Rule>>,
     /// Users by token.
     pub(super) tokens: BTreeMap<String, String>,
     /// Kinds that a CRD defines or defined.

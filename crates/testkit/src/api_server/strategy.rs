@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Key, Kind, Server, Store, contents, deployment, job, metadata,
+    Key, Kind, Server, Store, contents, definition, deployment, job, metadata,
     request::{Part, Request, Unknown},
     scale, service,
     status::{Cause, Refusal, Result},
@@ -23,6 +23,9 @@ impl Server {
         if kind.is_custom() {
             let unknown = self.read_custom(store, request, kind, &mut object)?;
             return Ok((object, unknown));
+        }
+        if kind == Kind::CustomResourceDefinition {
+            return Ok((definition::parse(object)?, Vec::new()));
         }
         let mut object = typed::read(kind, object).map_err(|words| unreadable(kind, &words))?;
         match kind {
@@ -83,6 +86,10 @@ impl Server {
         causes.extend(metadata::check_update(meta, was));
         if key.kind.is_custom() {
             return self.check_custom(store, request, (key.kind, part), (new, Some(old)), causes);
+        }
+        if key.kind == Kind::CustomResourceDefinition {
+            definition::check_change(new, old)?;
+            return Ok(Vec::new());
         }
         // Every kind repeats this check.
         causes.extend(metadata::check_update(meta, was));
@@ -196,6 +203,7 @@ pub fn prepare_change((kind, has_status): (Kind, bool), part: Part, new: &mut Va
             keep(new, "status", old.get("status"));
         }
         (Kind::Service, _) => service::prepare_change(new, old),
+        (Kind::CustomResourceDefinition, _) => return definition::prepare_change(new, old),
         _ => {}
     }
     keep(

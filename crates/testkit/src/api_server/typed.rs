@@ -91,6 +91,19 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
     Ok(object)
 }
 
+/// Parses a CRD.
+pub fn read_definition(definition: Value) -> Result<Value, String> {
+    use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+    let mut definition = round_trip::<CustomResourceDefinition>(definition)?;
+    if let Some(fields) = definition.as_object_mut() {
+        let metadata = fields
+            .entry("metadata")
+            .or_insert_with(|| serde_json::json!({}));
+        tidy_metadata(metadata);
+    }
+    Ok(definition)
+}
+
 pub fn read_scale(scale: Value) -> Result<Value, String> {
     let mut scale = round_trip::<Scale>(scale)?;
     tidy(&mut scale);

@@ -20,7 +20,9 @@ impl Server {
         key: &Key,
     ) -> Result<Value> {
         if key.kind == Kind::CustomResourceDefinition {
-            return definition::create(store, now, request);
+            let created = definition::create(store, now, request)?;
+            self.warn(definition::format_warnings(&created, None));
+            return Ok(created);
         }
         let mut object = self.body(store, request, key.kind)?;
         let name = object["metadata"]["name"]
@@ -79,6 +81,7 @@ impl Server {
         if !causes.is_empty() {
             return Err(Refusal::invalid(key.kind, &key.name, &causes));
         }
+        self.warn_of_finalizers(key.kind, &object, None);
         if key.kind == Kind::Job {
             job::fill_labels(&mut object);
         }
@@ -107,7 +110,6 @@ impl Server {
             object["metadata"]["resourceVersion"] = version;
         }
         managed::note(request, (key.kind, Part::Whole), &Value::Null, &mut object);
-        self.warn_of_finalizers(key.kind, &object, None);
         let object = self.to_storage(store, key.kind, object)?;
         put(store, now, request, key, object)
     }
@@ -426,6 +428,9 @@ impl Server {
             return Ok(new);
         }
         managed::note(request, (key.kind, part), old, &mut new);
+        if key.kind == Kind::CustomResourceDefinition {
+            self.warn(definition::format_warnings(&new, Some(old)));
+        }
         if part == Part::Whole {
             self.warn_of_finalizers(key.kind, &new, Some(old));
         }
@@ -467,7 +472,7 @@ impl Server {
 }
 
 /// Returns whether all fields of `asked` that are not empty are in `object`.
-fn is_kept(asked: &Value, object: &Value) -> bool {
+pub(super) fn is_kept(asked: &Value, object: &Value) -> bool {
     let is_empty = |value: &Value| match value {
         Value::Null | Value::Bool(false) => true,
         Value::String(text) => text.is_empty(),

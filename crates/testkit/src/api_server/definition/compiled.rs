@@ -1,6 +1,7 @@
 //! A CRD as the API server uses it: its versions with their schemas and subresources.
 
 use std::{
+    cmp::Reverse,
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
 };
@@ -89,11 +90,7 @@ impl Version {
         let scale = &version["subresources"]["scale"];
         let warning = || match version["deprecationWarning"].as_str() {
             Some(words) => words.to_owned(),
-            None => format!(
-                "{}/{name} {} is deprecated",
-                text(&spec["group"]),
-                text(&spec["names"]["kind"])
-            ),
+            None => deprecation(spec, &name),
         };
         Ok(Self {
             served: version["served"] == true,
@@ -109,4 +106,41 @@ impl Version {
             name,
         })
     }
+}
+
+/// Returns the warning for a deprecated version without a warning of its own.
+fn deprecation(spec: &Value, name: &str) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (group, kind) = (text(&spec["group"]), text(&spec["names"]["kind"]));
+    let versions = spec["versions"].as_array().into_iter().flatten();
+    let others = versions.filter(|other| other["served"] == true && other["deprecated"] != true);
+    let others = others.map(|other| text(&other["name"]));
+    let better = others
+        .filter(|other| priority(other) > priority(name))
+        .max_by_key(|other| priority(other));
+    let words = format!("{group}/{name} {kind} is deprecated");
+    match better {
+        Some(better) => format!("{words}; use {group}/{better} {kind}"),
+        None => words,
+    }
+}
+
+/// Returns the rank of a version such as `v1`, `v2beta1` or another word (`CompareKubeAwareVersionStrings`).
+fn priority(name: &str) -> (u8, u64, u64, Reverse<String>) {
+    let parsed = || {
+        let rest = name.strip_prefix('v')?;
+        let (stage, major, minor) = match (rest.split_once("alpha"), rest.split_once("beta")) {
+            (Some((major, minor)), _) => (1, major, minor),
+            (None, Some((major, minor))) => (2, major, minor),
+            (None, None) => (3, rest, "0"),
+        };
+        Some((stage, major.parse().ok()?, minor.parse().ok()?))
+    };
+    let (stage, major, minor) = parsed().unwrap_or_default();
+    let other = if stage == 0 {
+        name.to_owned()
+    } else {
+        String::new()
+    };
+    (stage, major, minor, Reverse(other))
 }

@@ -1,7 +1,10 @@
 //! CRDs, and the kinds that they define. The API server serves a kind once its CRD is established, and deletes the objects of a
 //! CRD before the CRD.
 
+mod check;
 mod compiled;
+mod read;
+mod structure;
 
 use std::sync::Arc;
 
@@ -12,8 +15,9 @@ pub use compiled::{Definition, Scale, Version};
 use super::{
     Key, Kind, Now, Server, Store, Verb, delete, metadata,
     request::{Part, Request, Target, Unknown},
-    status::{Refusal, Result},
-    write,
+    schema::formats,
+    status::{Cause, Refusal, Result},
+    strategy, typed, write,
 };
 
 /// User of the API server's own controllers.
@@ -41,8 +45,11 @@ impl Store {
 
     /// Installs a CRD, which is established without delay. Returns the kind that it defines.
     pub fn install_definition(&mut self, now: Now, mut definition: Value) -> Kind {
+        if let Ok(parsed) = parse(definition.clone()) {
+            definition = parsed;
+        }
         let kind = self.new_kind(now, &mut definition);
-        establish(&mut definition);
+        establish(now, &mut definition);
         self.put(now, "admin", &definition_key(kind), Some(definition));
         kind
     }
@@ -71,7 +78,10 @@ impl Store {
         let waits = |object: &Value| metadata::is_deleting(object) && has_finalizers(object);
         self.definition(kind).is_some_and(|definition| {
             if !metadata::is_deleting(definition) {
-                return !is_established(definition);
+                let is_settled = is_established(definition) && has_accepted_names(definition);
+                return !is_settled
+                    && (conflict(self, definition).is_none()
+                        || definition["status"]["conditions"].is_null());
             }
             let mut objects = self.list(kind, None).peekable();
             objects.peek().is_none() || objects.any(|(_, object)| !waits(object))
@@ -86,9 +96,12 @@ impl Store {
             return;
         };
         if !metadata::is_deleting(&definition) {
-            if !is_established(&definition) {
+            if !is_established(&definition) || !has_accepted_names(&definition) {
                 let mut new = Value::clone(&definition);
-                establish(&mut new);
+                match conflict(self, &definition) {
+                    Some((reason, message)) => reject_names(now, &mut new, reason, &message),
+                    None => establish(now, &mut new),
+                }
                 self.put(now, CONTROLLER, &key, Some(new));
             }
             return;
@@ -130,12 +143,83 @@ fn has_finalizers(object: &Value) -> bool {
     !metadata::finalizers(object).is_empty()
 }
 
-fn establish(definition: &mut Value) {
-    definition["status"]["conditions"] = json!([{ "type": "Established", "status": "True" }]);
+fn has_accepted_names(definition: &Value) -> bool {
+    definition["status"]["acceptedNames"] == definition["spec"]["names"]
+}
+
+/// Accepts the names of a CRD, and establishes it.
+fn establish(now: Now, definition: &mut Value) {
+    let at = now.seconds();
+    definition["status"]["acceptedNames"] = definition["spec"]["names"].clone();
+    if definition["status"]["storedVersions"].is_null() {
+        definition["status"]["storedVersions"] = json!([storage(definition)]);
+    }
+    definition["status"]["conditions"] = json!([
+        {
+            "type": "NamesAccepted", "status": "True", "lastTransitionTime": at, "reason": "NoConflicts",
+            "message": "no conflicts found",
+        },
+        {
+            "type": "Established", "status": "True", "lastTransitionTime": at, "reason": "InitialNamesAccepted",
+            "message": "the initial names have been accepted",
+        },
+    ]);
 }
 
 fn is_established(definition: &Value) -> bool {
-    definition["status"]["conditions"][0]["type"] == "Established"
+    let conditions = definition["status"]["conditions"].as_array();
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|it| it["type"] == "Established" && it["status"] == "True")
+}
+
+/// Returns what prevents the names of a CRD: another CRD of the group has them.
+fn conflict(store: &Store, definition: &Value) -> Option<(&'static str, String)> {
+    let spec = &definition["spec"];
+    let taken = |is_kind: bool, name: &Value| {
+        let others = store.list(Kind::CustomResourceDefinition, None);
+        let mut others = others.map(|(_, other)| other).filter(|other| {
+            other["spec"]["group"] == spec["group"]
+                && other["metadata"]["name"] != definition["metadata"]["name"]
+        });
+        let names: &[&str] = if is_kind {
+            &["/kind", "/listKind"]
+        } else {
+            &["/plural", "/singular"]
+        };
+        others.any(|other| {
+            let accepted = &other["status"]["acceptedNames"];
+            let short = accepted["shortNames"].as_array().into_iter().flatten();
+            names
+                .iter()
+                .any(|path| accepted.pointer(path) == Some(name))
+                || !is_kind && short.into_iter().any(|short| short == name)
+        })
+    };
+    let names = &spec["names"];
+    let mut found = None;
+    for (field, reason, is_kind) in [
+        ("plural", "PluralConflict", false),
+        ("singular", "SingularConflict", false),
+        ("kind", "KindConflict", true),
+        ("listKind", "ListKindConflict", true),
+    ] {
+        if taken(is_kind, &names[field]) {
+            found = Some((reason, format!("{} is already in use", names[field])));
+        }
+    }
+    found
+}
+
+/// Reports that the names of a CRD are in use.
+fn reject_names(now: Now, definition: &mut Value, reason: &str, message: &str) {
+    let at = now.seconds();
+    definition["status"]["conditions"] = json!([
+        { "type": "NamesAccepted", "status": "False", "lastTransitionTime": at, "reason": reason, "message": message },
+        {
+            "type": "Established", "status": "False", "lastTransitionTime": at, "reason": "NotAccepted",
+            "message": "not all names are accepted",
+        },
+    ]);
 }
 
 impl Server {
@@ -222,20 +306,216 @@ impl Server {
     }
 }
 
+/// Reads a CRD from a request.
+fn read(request: &Request<'_>) -> Result<Value> {
+    let asked = request.json().map_err(Refusal::bad_request)?;
+    let definition = parse(asked.clone())?;
+    if request.text("fieldValidation") == "Strict" && !write::is_kept(&asked, &definition) {
+        return Err(Unknown(
+            "fieldValidation=Strict with fields that a CRD may not have".to_owned(),
+        )
+        .into());
+    }
+    Ok(definition)
+}
+
+/// Parses a CRD, and sets its defaults.
+pub fn parse(asked: Value) -> Result<Value> {
+    let unreadable = |words: String| strategy::unreadable(Kind::CustomResourceDefinition, &words);
+    let mut definition = typed::read_definition(asked).map_err(unreadable)?;
+    read::complete(&mut definition);
+    Ok(definition)
+}
+
+/// Fails if a CRD is invalid, or not modelled.
+fn validate(new: &Value, old: Option<&Value>) -> Result<()> {
+    let meta = &new["metadata"];
+    let mut causes = metadata::check(meta, true);
+    let name = meta["name"].as_str().unwrap_or_default();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let wanted = format!(
+        "{}.{}",
+        text(&new["spec"]["names"]["plural"]),
+        text(&new["spec"]["group"])
+    );
+    match old {
+        None if name != wanted => {
+            let why = "must be spec.names.plural+\".\"+spec.group";
+            causes.push(Cause::invalid("metadata.name", format!("{name:?}"), why));
+        }
+        None => {}
+        Some(old) => {
+            let was = &old["metadata"];
+            causes = metadata::check_update(meta, was);
+            causes.extend(metadata::check_update(meta, was));
+        }
+    }
+    causes.extend(check::check(new, old));
+    let stored = match old {
+        Some(old) => old["status"]["storedVersions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default(),
+        None => Vec::new(),
+    };
+    causes.extend(stored_versions(new, stored));
+    if causes.is_empty() {
+        Definition::compile(new)?;
+        return Ok(());
+    }
+    Err(Refusal::invalid(
+        Kind::CustomResourceDefinition,
+        name,
+        &causes,
+    ))
+}
+
+/// Checks that all stored versions are in the CRD.
+fn stored_versions(new: &Value, mut stored: Vec<Value>) -> Vec<Cause> {
+    let storage = storage(new);
+    if !storage.is_null() && !stored.contains(&storage) {
+        stored.push(storage);
+    }
+    let field = "status.storedVersions";
+    if stored.is_empty() {
+        return vec![Cause::invalid(
+            field,
+            "null",
+            "must have at least one stored version",
+        )];
+    }
+    let mut causes = Vec::new();
+    let mut left = stored.clone();
+    for version in new["spec"]["versions"].as_array().into_iter().flatten() {
+        let name = &version["name"];
+        if version["storage"] == true && !left.contains(name) {
+            let why = format!(
+                "must have the storage version {}",
+                name.as_str().unwrap_or_default()
+            );
+            causes.push(Cause::invalid(field, Value::from(stored.clone()), &why));
+        }
+        left.retain(|it| it != name);
+    }
+    let gone = stored
+        .iter()
+        .enumerate()
+        .filter(|(_, version)| left.contains(version));
+    causes.extend(gone.map(|(at, version)| {
+        let name = version.as_str().unwrap_or_default();
+        let why = format!(
+            "missing from spec.versions; {name} was previously a storage version, and must remain in spec.versions until a storage \
+             migration ensures no data remains persisted in {name} and removes {name} from status.storedVersions"
+        );
+        Cause::invalid(&format!("{field}[{at}]"), version, &why)
+    }));
+    causes
+}
+
+/// Returns warnings for the formats that the API server ignores, unless they were in `old`.
+pub fn format_warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
+    let of = |definition: &Value| {
+        let mut formats = Vec::new();
+        let versions = definition["spec"]["versions"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        versions.for_each(|version| {
+            unknown_formats(&version["schema"]["openAPIV3Schema"], &mut formats);
+        });
+        formats
+    };
+    let had = old.map(of).unwrap_or_default();
+    let new = of(new).into_iter().filter(|format| !had.contains(format));
+    new.map(|format| format!("unrecognized format {format:?}"))
+        .collect()
+}
+
+fn unknown_formats(schema: &Value, formats: &mut Vec<String>) {
+    let text = |name: &str| schema[name].as_str().unwrap_or_default();
+    if !formats::is_known(text("type"), text("format")) {
+        formats.push(text("format").to_owned());
+    }
+    let all = |name: &str| schema[name].as_array().into_iter().flatten();
+    let one = ["items", "not", "additionalProperties"]
+        .into_iter()
+        .map(|name| &schema[name]);
+    let properties = schema["properties"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(_, it)| it);
+    let nested = all("allOf")
+        .chain(all("anyOf"))
+        .chain(all("oneOf"))
+        .chain(properties)
+        .chain(one);
+    nested
+        .filter(|schema| schema.is_object())
+        .for_each(|schema| unknown_formats(schema, formats));
+}
+
+/// Returns the name of the storage version.
+fn storage(definition: &Value) -> Value {
+    let versions = definition["spec"]["versions"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let mut versions = versions.filter(|version| version["storage"] == true);
+    versions
+        .next()
+        .map_or(Value::Null, |version| version["name"].clone())
+}
+
 /// Creates a CRD, which is not established yet.
 pub fn create(store: &mut Store, now: Now, request: &Request<'_>) -> Result<Value> {
-    let mut definition = request.json().map_err(Refusal::bad_request)?;
-    let kind = Kind::of_definition(&definition);
-    let key = definition_key(kind);
-    if definition["metadata"]["name"] != *key.name {
-        return Err(Unknown(format!("a CRD of {} with another name", key.name)).into());
+    let mut definition = read(request)?;
+    let metadata = &mut definition["metadata"];
+    if let Some(metadata) = metadata.as_object_mut() {
+        metadata.remove("resourceVersion");
     }
+    validate(&definition, None)?;
+    let key = definition_key_of(&definition);
     if let Some(there) = store.get(&key) {
         let deleting = metadata::is_deleting(there);
         return Err(Refusal::already_exists(key.kind, &key.name, deleting));
     }
-    store.new_kind(now, &mut definition);
+    definition["metadata"]["uid"] = store.new_uid().into();
+    definition["metadata"]["creationTimestamp"] = now.seconds().into();
+    definition["metadata"]["generation"] = 1.into();
+    definition["status"] = json!({
+        "conditions": null, "acceptedNames": { "kind": "", "plural": "" }, "storedVersions": [storage(&definition)],
+    });
+    if !request.is_dry_run()? {
+        store.declare_kind(&definition);
+    }
     write::put(store, now, request, &key, definition)
+}
+
+/// Returns the key of a CRD.
+fn definition_key_of(definition: &Value) -> Key {
+    let name = definition["metadata"]["name"].as_str().unwrap_or_default();
+    Key::new(Kind::CustomResourceDefinition, "", name)
+}
+
+/// Completes a CRD that replaces `old`: its status stays, and the generation counts the changes of its `spec`.
+pub fn prepare_change(new: &mut Value, old: &Value) {
+    new["status"] = old["status"].clone();
+    new["metadata"]["generation"] = old["metadata"]["generation"].clone();
+    if new["spec"] != old["spec"] {
+        strategy::count(new);
+    }
+    let storage = storage(new);
+    if let Some(stored) = new["status"]["storedVersions"].as_array_mut()
+        && !stored.contains(&storage)
+    {
+        stored.push(storage);
+    }
+}
+
+/// Fails if a CRD that replaces `old` is invalid.
+pub fn check_change(new: &Value, old: &Value) -> Result<()> {
+    validate(new, Some(old))
 }
 
 /// Marks a CRD as terminating, at its first deletion. It is deleted when it has no objects.

@@ -38,6 +38,18 @@ const STRINGS: [&str; 27] = [
     "",
 ];
 
+/// Returns whether the API server knows a format of a schema with this type.
+pub fn is_known(kind: &str, format: &str) -> bool {
+    let types: &[String] = if kind.is_empty() {
+        &[]
+    } else {
+        &[kind.to_owned()]
+    };
+    format.is_empty()
+        || checked(types, format).is_ok_and(|format| !format.is_empty())
+        || NOT_MODELLED.contains(&format)
+}
+
 /// Formats that only the real API server can check. A schema with one of them is not modelled.
 const NOT_MODELLED: [&str; 2] = ["uri", "email"];
 

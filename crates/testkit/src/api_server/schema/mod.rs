@@ -4,7 +4,7 @@
 
 mod cel;
 mod embedded;
-mod formats;
+pub mod formats;
 pub mod go;
 mod lists;
 pub mod node;
@@ -56,6 +56,21 @@ impl Schema {
         shape::drop_nulls(object, Some(&self.root));
         shape::read_embedded(object, &self.root)?;
         Ok(unknown)
+    }
+
+    /// Checks a regular expression.
+    pub fn check_pattern(text: &str) -> Result<(), String> {
+        regexp::Pattern::new(text).map(|_| ())
+    }
+
+    /// Removes unknown fields from a default, and returns whether there are any.
+    pub fn prune_default(&self, default: &mut Value) -> bool {
+        !shape::prune_at(default, &self.root).is_empty()
+    }
+
+    /// Validates a default of a schema.
+    pub fn validate_default(&self, default: &Value, path: &str) -> Vec<Cause> {
+        validate::check(default, &self.root, None, path)
     }
 
     /// Sets the defaults.

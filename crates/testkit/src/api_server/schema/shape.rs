@@ -18,6 +18,13 @@ pub fn prune(object: &mut Value, root: &Node) -> Vec<String> {
     unknown
 }
 
+/// Like [`prune`], for a value that is no resource.
+pub fn prune_at(value: &mut Value, node: &Node) -> Vec<String> {
+    let mut unknown = Vec::new();
+    prune_value(value, Some(node), false, "", &mut unknown);
+    unknown
+}
+
 fn prune_value(
     value: &mut Value,
     node: Option<&Node>,

@@ -1,0 +1,206 @@
+//! The control plane as a tower service, on which a `kube::Client` runs.
+
+use std::{
+    convert::Infallible,
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::{Stream, StreamExt as _, stream};
+use http::{HeaderMap, Request, Response, StatusCode, header::HeaderName};
+use http_body_util::{BodyExt as _, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Bytes, Frame};
+use kube::client::Body;
+use serde_json::Value;
+
+use super::{ControlPlane, Scripted, State};
+use crate::api_server::{Answer, Call, User, Watch, describe};
+
+/// Longest time between two looks at the clock of a watch.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Body of a response: complete, or the events of a watch.
+type Answered = UnsyncBoxBody<Bytes, Infallible>;
+
+/// Requests of one user.
+#[derive(Clone)]
+pub struct Service {
+    plane: ControlPlane,
+    user: String,
+}
+
+impl Service {
+    pub fn new(plane: ControlPlane, user: &str) -> Self {
+        Self {
+            plane,
+            user: user.to_owned(),
+        }
+    }
+
+    async fn answer(self, request: Request<Body>) -> io::Result<Response<Answered>> {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let header = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok());
+        let accept = header("accept").and_then(preferred);
+        let call = Call {
+            user: User {
+                name: &self.user,
+                pod: None,
+            },
+            method: &head.method,
+            path_and_query: path,
+            content_type: header("content-type"),
+            accept: accept.as_deref(),
+            body: &body,
+        };
+        let scripted = self.scripted(&call);
+        match scripted {
+            Some(Scripted::Lost) => return Err(lost()),
+            Some(Scripted::Code(code)) => return Ok(whole(code, &[], &failed(code))),
+            Some(Scripted::AnswerLost) | None => {}
+        }
+        let answer = self.plane.answer(&call);
+        if scripted.is_some() {
+            return Err(lost());
+        }
+        Ok(match answer {
+            Answer::Whole {
+                code,
+                headers,
+                body,
+            } => whole(code, &headers, &body),
+            Answer::Watch(watch) => {
+                let body = StreamBody::new(events(self.plane, watch));
+                let mut response = Response::new(UnsyncBoxBody::new(body));
+                let json = http::HeaderValue::from_static("application/json");
+                response
+                    .headers_mut()
+                    .insert(http::header::CONTENT_TYPE, json);
+                response
+            }
+        })
+    }
+
+    /// Takes the answer that a test has scripted for this request.
+    fn scripted(&self, call: &Call<'_>) -> Option<Scripted> {
+        let mut state = self.plane.state();
+        let State {
+            store, scripted, ..
+        } = &mut *state;
+        let (verb, resource) = describe(call, store)?;
+        let is_it = |(of, what, _): &(String, String, Scripted)| *of == verb && *what == resource;
+        let at = scripted.iter().position(is_it)?;
+        scripted.remove(at).map(|(_, _, answer)| answer)
+    }
+}
+
+impl tower::Service<Request<Body>> for Service {
+    type Response = Response<Answered>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.clone().answer(request))
+    }
+}
+
+/// Returns the first media type of `Accept` that is JSON.
+fn preferred(accept: &str) -> Option<String> {
+    let types = accept.split(',').map(|one| one.trim().replace("; ", ";"));
+    let mut types = types.filter(|one| one.starts_with("application/json"));
+    types
+        .next()
+        .map(|one| one.split(";q=").next().unwrap_or_default().to_owned())
+}
+
+fn lost() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::ConnectionReset,
+        "the test breaks the connection",
+    )
+}
+
+fn failed(code: u16) -> Value {
+    let reason = match code {
+        403 => "Forbidden",
+        404 => "NotFound",
+        409 => "Conflict",
+        410 => "Expired",
+        422 => "Invalid",
+        429 => "TooManyRequests",
+        500 => "InternalError",
+        503 => "ServiceUnavailable",
+        504 => "Timeout",
+        _ => "Unknown",
+    };
+    serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": reason, "code": code,
+        "message": "a scripted answer",
+    })
+}
+
+fn whole(code: u16, headers: &[(&'static str, String)], body: &Value) -> Response<Answered> {
+    let bytes = match body {
+        Value::String(text) => text.clone().into_bytes(),
+        body => body.to_string().into_bytes(),
+    };
+    let frame = Ok(Frame::data(Bytes::from(bytes)));
+    let body = StreamBody::new(stream::iter([frame]));
+    let mut response = Response::new(UnsyncBoxBody::new(body));
+    *response.status_mut() =
+        StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut all = HeaderMap::new();
+    for (name, value) in headers {
+        if let (Ok(name), Ok(value)) = (name.parse::<HeaderName>(), value.parse()) {
+            all.append(name, value);
+        }
+    }
+    *response.headers_mut() = all;
+    response
+}
+
+/// Streams the events of a watch, as lines. The objects that a watch lists first are those of now.
+fn events(
+    plane: ControlPlane,
+    mut watch: Watch,
+) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> {
+    let requests = plane.shared.requests.subscribe();
+    let first = poll(&plane, &mut watch);
+    let rest = stream::unfold(
+        (plane, watch, requests),
+        async |(plane, mut watch, mut requests)| {
+            loop {
+                if watch.is_over() {
+                    return None;
+                }
+                let lines = poll(&plane, &mut watch);
+                if !lines.is_empty() {
+                    return Some((lines, (plane, watch, requests)));
+                }
+                if !watch.is_over() {
+                    drop(tokio::time::timeout(TICK, requests.changed()).await);
+                }
+            }
+        },
+    );
+    stream::iter([first]).chain(rest).flat_map(|lines| {
+        let text = lines
+            .iter()
+            .fold(String::new(), |text, line| text + &line.to_string() + "\n");
+        let frame = (!text.is_empty()).then(|| Ok(Frame::data(Bytes::from(text))));
+        stream::iter(frame)
+    })
+}
+
+fn poll(plane: &ControlPlane, watch: &mut Watch) -> Vec<Value> {
+    let now = plane.now();
+    let state = plane.state();
+    watch.poll(&state.store, &state.server, now)
+}

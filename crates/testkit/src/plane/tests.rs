@@ -1,0 +1,284 @@
+use std::time::Duration;
+
+use futures::TryStreamExt as _;
+use kube::{
+    Api, ResourceExt as _,
+    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+    core::GroupVersionKind,
+};
+use serde_json::{Value, json};
+
+use super::*;
+
+fn crd() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "shirts.example.com" },
+        "spec": {
+            "group": "example.com", "scope": "Namespaced", "names": { "kind": "Shirt", "plural": "shirts" },
+            "versions": [{
+                "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
+                "schema": { "openAPIV3Schema": {
+                    "type": "object",
+                    "properties": {
+                        "spec": {
+                            "type": "object",
+                            "properties": { "size": { "type": "integer", "default": 3 } },
+                            "x-kubernetes-validations": [{ "rule": "self.size < 10", "message": "too large" }],
+                        },
+                        "status": { "type": "object", "properties": { "sewn": { "type": "boolean" } } },
+                    },
+                } },
+            }],
+        },
+    })
+}
+
+fn resource() -> ApiResource {
+    ApiResource::from_gvk_with_plural(
+        &GroupVersionKind::gvk("example.com", "v1", "Shirt"),
+        "shirts",
+    )
+}
+
+fn shirts(plane: &ControlPlane, user: &str) -> Api<DynamicObject> {
+    Api::namespaced_with(plane.client(user), "default", &resource())
+}
+
+fn shirt(name: &str, spec: &Value) -> DynamicObject {
+    let mut shirt = DynamicObject::new(name, &resource());
+    shirt.data = json!({ "spec": spec });
+    shirt
+}
+
+fn plane() -> ControlPlane {
+    let plane = ControlPlane::new();
+    plane.install(&crd()).unwrap();
+    plane
+}
+
+fn code(error: kube::Error) -> u16 {
+    match error {
+        kube::Error::Api(status) => status.code,
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn objects_get_defaults_and_are_validated() {
+    let plane = plane();
+    let api = shirts(&plane, ADMIN);
+    let created = api
+        .create(&PostParams::default(), &shirt("a", &json!({})))
+        .await
+        .unwrap();
+    assert_eq!(created.data["spec"]["size"], 3);
+    let error = api
+        .create(&PostParams::default(), &shirt("b", &json!({ "size": 10 })))
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("too large"), "{error}");
+    assert_eq!(code(error), 422);
+    assert_eq!(
+        plane.get("shirts.example.com", "default", "a").unwrap()["spec"]["size"],
+        3
+    );
+    let history = plane.history("shirts.example.com");
+    assert_eq!((history.len(), history[0].by.as_str()), (1, ADMIN));
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_deliver_changes() {
+    let plane = plane();
+    let api = shirts(&plane, ADMIN);
+    let watch = api.watch(&WatchParams::default(), "0").await.unwrap();
+    api.create(&PostParams::default(), &shirt("a", &json!({})))
+        .await
+        .unwrap();
+    let status = Patch::Merge(json!({ "status": { "sewn": true } }));
+    api.patch_status("a", &PatchParams::default(), &status)
+        .await
+        .unwrap();
+    api.delete("a", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+    let events = watch.try_filter_map(async |event| {
+        Ok(match event {
+            WatchEvent::Added(_) => Some("added"),
+            WatchEvent::Modified(_) => Some("modified"),
+            WatchEvent::Deleted(_) => Some("deleted"),
+            _ => None,
+        })
+    });
+    let events: Vec<_> = futures::StreamExt::take(events, 3)
+        .try_collect()
+        .await
+        .unwrap();
+    assert_eq!(events, ["added", "modified", "deleted"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn scripted_answers_come_once() {
+    let plane = plane();
+    let api = shirts(&plane, ADMIN);
+    plane.next("create", "shirts", Scripted::Code(409));
+    plane.next("create", "shirts", Scripted::AnswerLost);
+    let create = async || {
+        api.create(&PostParams::default(), &shirt("a", &json!({})))
+            .await
+    };
+    assert_eq!(code(create().await.unwrap_err()), 409);
+    assert!(plane.get("shirts.example.com", "default", "a").is_none());
+    assert!(!matches!(create().await.unwrap_err(), kube::Error::Api(_)));
+    assert!(plane.get("shirts.example.com", "default", "a").is_some());
+    assert_eq!(code(create().await.unwrap_err()), 409);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_of_roles_limit_a_user() {
+    let plane = plane();
+    let role = "
+kind: ClusterRole
+rules: [{ apiGroups: [example.com], resources: [shirts], verbs: [get, create], resourceNames: [] }]
+---
+kind: Role
+metadata: { namespace: other }
+rules: [{ apiGroups: ['*'], resources: ['*'], verbs: ['*'] }]
+";
+    plane.grant("tailor", role).unwrap();
+    let api = shirts(&plane, "tailor");
+    api.create(&PostParams::default(), &shirt("a", &json!({})))
+        .await
+        .unwrap();
+    assert_eq!(
+        code(
+            api.delete("a", &kube::api::DeleteParams::default())
+                .await
+                .unwrap_err()
+        ),
+        403
+    );
+    let status = Patch::Merge(json!({ "status": {} }));
+    assert_eq!(
+        code(
+            api.patch_status("a", &PatchParams::default(), &status)
+                .await
+                .unwrap_err()
+        ),
+        403
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn dependents_of_a_deleted_owner_are_deleted() {
+    let plane = plane();
+    let api = shirts(&plane, ADMIN);
+    let owner = api
+        .create(&PostParams::default(), &shirt("a", &json!({})))
+        .await
+        .unwrap();
+    let config = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "of-a", "ownerReferences": [{
+            "apiVersion": "example.com/v1", "kind": "Shirt", "name": "a", "uid": owner.uid(),
+        }] },
+    });
+    let (created, _) = plane.send(
+        ADMIN,
+        &Method::POST,
+        "/api/v1/namespaces/default/configmaps",
+        &config,
+    );
+    assert_eq!(created, 201);
+    api.delete("a", &kube::api::DeleteParams::default())
+        .await
+        .unwrap();
+    assert!(plane.get("configmaps", "default", "of-a").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_namespace_is_emptied() {
+    let plane = plane();
+    plane.create_namespace("n").unwrap();
+    let body = serde_json::to_value(shirt("a", &json!({}))).unwrap();
+    let all = "/apis/example.com/v1/namespaces/n/shirts";
+    assert_eq!(plane.send(ADMIN, &Method::POST, all, &body).0, 201);
+    assert_eq!(
+        plane
+            .send(ADMIN, &Method::DELETE, "/api/v1/namespaces/n", &Value::Null)
+            .0,
+        200
+    );
+    assert!(plane.get("shirts.example.com", "n", "a").is_none());
+    assert!(plane.get("namespaces", "", "n").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn settle_waits_for_the_last_request() {
+    let plane = plane();
+    let api = shirts(&plane, ADMIN);
+    let writer = tokio::spawn(async move {
+        for name in ["a", "b", "c"] {
+            tokio::time::sleep(Duration::from_millis(900)).await;
+            api.create(&PostParams::default(), &shirt(name, &json!({})))
+                .await
+                .unwrap();
+        }
+    });
+    plane.settle().await;
+    assert!(writer.is_finished());
+    assert_eq!(plane.history("shirts.example.com").len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn crds_are_objects() {
+    let plane = plane();
+    let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/shirts.example.com";
+    let (code, crd) = plane.send(ADMIN, &Method::GET, path, &Value::Null);
+    let conditions: Vec<_> = crd["status"]["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["type"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        (code, conditions),
+        (200, vec!["NamesAccepted", "Established"])
+    );
+    let mut changed = crd.clone();
+    let schema = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+    changed.pointer_mut(schema).unwrap()["color"] = json!({ "type": "string", "default": "blue" });
+    assert_eq!(plane.send(ADMIN, &Method::PUT, path, &changed).0, 200);
+    let api = shirts(&plane, ADMIN);
+    let created = api
+        .create(&PostParams::default(), &shirt("a", &json!({})))
+        .await
+        .unwrap();
+    assert_eq!(created.data["spec"]["color"], "blue");
+    changed
+        .pointer_mut("/spec/versions/0/schema/openAPIV3Schema")
+        .unwrap()["type"] = json!("string");
+    let error = plane
+        .install(&json!({ "metadata": { "name": "x" }, "spec": changed["spec"] }))
+        .unwrap_err();
+    assert_eq!(error.0["code"], 422);
+    assert_eq!(
+        plane.send(ADMIN, &Method::DELETE, path, &Value::Null).0,
+        200
+    );
+    let all = "/apis/example.com/v1/namespaces/default/shirts";
+    assert_eq!(plane.send(ADMIN, &Method::GET, all, &Value::Null).0, 404);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_are_not_modelled_fail() {
+    let plane = plane();
+    let (code, status) = plane.send(
+        ADMIN,
+        &Method::GET,
+        "/apis/rbac.authorization.k8s.io/v1/roles",
+        &Value::Null,
+    );
+    assert_eq!((code, &status["reason"]), (501, &json!("NotModelled")));
+    assert_eq!(plane.not_modelled().len(), 1);
+}
