@@ -12,6 +12,7 @@ use super::{
     judge::{Case, Violation},
     outside::Place,
     plan::{Action, Plan},
+    record,
     scripts::Script,
     trace::Time,
 };
@@ -240,6 +241,7 @@ fn declared(app: &'static App, build: impl FnOnce(&mut Builder)) -> &'static Dec
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         let runtime = runtime.expect("a runtime without I/O");
         let _entered = runtime.enter();
-        Box::leak(Box::new(Declarations::of(app, Declared::by(app, build))))
+        let (declared, _) = record::during(|| Declared::by(app, build));
+        Box::leak(Box::new(Declarations::of(app, declared)))
     })
 }

@@ -318,13 +318,15 @@ impl Replica {
 }
 
 impl Drop for Replica {
-    /// Actions during the drop have no effect: the world does not take out the requests.
+    /// Actions during the drop have no effect: the world does not take out the requests, and nothing is recorded.
     fn drop(&mut self) {
         if let Some((rt, root)) = self.inside.take() {
-            let inside = rt.enter();
-            drop(root);
-            drop(inside);
-            drop(rt);
+            record::during(|| {
+                let inside = rt.enter();
+                drop(root);
+                drop(inside);
+                drop(rt);
+            });
         }
     }
 }
