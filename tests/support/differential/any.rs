@@ -18,17 +18,13 @@ async fn any_crd_is_served_like_by_the_real_api_server() {
     }
     let options = Options {
         requests: REQUESTS,
-        seed: u64::from(std::process::id()),
+        seed: 3,
         good: torture::good(),
         ..Options::default()
     };
     let client = super::client(cluster).await;
     let report = compare(&client, &torture::crd(), &options).await.unwrap();
-    assert!(
-        report.differences.is_empty(),
-        "seed {}: {report}",
-        options.seed
-    );
+    assert!(report.differences.is_empty(), "{report}");
     assert!(report.not_modelled.is_empty(), "{report}");
     assert!(report.accepted > REQUESTS / 10, "{report}");
 }

@@ -86,7 +86,7 @@ impl Rule {
     }
 }
 
-/// Returns the name in RBAC, such as `foos/status`.
+/// Returns the name in RBAC, such as `shirts/status`.
 pub(super) fn resource(kind: Kind, part: Part) -> String {
     let plural = kind.info().plural;
     match part {

@@ -18,11 +18,39 @@ pub fn shown(value: &Value) -> String {
     }
 }
 
-/// Formats JSON like `json.Marshal`, which escapes the characters of HTML.
+/// Formats JSON like `json.Marshal`, which escapes the characters of HTML, and shows whole numbers without a fraction.
 pub fn json(value: &Value) -> String {
-    let text = value.to_string();
-    let text = text.replace('<', "\\u003c").replace('>', "\\u003e");
-    text.replace('&', "\\u0026")
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            let float = number.as_f64().unwrap_or_default();
+            if float == 0.0 || (1e-6..1e21).contains(&float.abs()) {
+                return format!("{float}");
+            }
+            let text = format!("{float:e}");
+            let is_large = float.abs() >= 1.0;
+            if is_large {
+                text.replace('e', "e+")
+            } else {
+                text
+            }
+        }
+        Value::Array(all) => {
+            let all = all.iter().map(json).collect::<Vec<_>>();
+            format!("[{}]", all.join(","))
+        }
+        Value::Object(fields) => {
+            let fields = fields.iter().map(|(name, value)| {
+                let name = json(&Value::from(name.as_str()));
+                format!("{name}:{}", json(value))
+            });
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
+        }
+        other => {
+            let text = other.to_string();
+            let text = text.replace('<', "\\u003c").replace('>', "\\u003e");
+            text.replace('&', "\\u0026")
+        }
+    }
 }
 
 /// Quotes a text like `strconv.Quote`.
