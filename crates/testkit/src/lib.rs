@@ -19,9 +19,11 @@ pub mod api_server;
 pub mod cluster;
 pub mod collector;
 pub mod differential;
+mod http;
 mod plane;
 pub mod prometheus;
 pub mod proxy;
 pub mod webhooks;
 
+pub use http::Served;
 pub use plane::{ADMIN, Change, ControlPlane, Rejected, Scripted};

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use serde_json::{Value, json};
 
+use super::deployments;
 use crate::api_server::{Call, Key, Kind, Method, Now, Server, Store, User};
 
 const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
@@ -14,14 +15,17 @@ const ROUNDS: usize = 1000;
 /// A request of a controller.
 type Request = (&'static str, Method, Key, Value);
 
-/// Runs the controllers until they have nothing left to do.
-pub fn run(store: &mut Store, server: &mut Server, now: Now) {
+/// Runs the controllers until they have nothing left to do. With `pods`, the pods of Deployments are available at once.
+pub fn run(store: &mut Store, server: &mut Server, now: Now, pods: bool) {
     for _ in 0..ROUNDS {
         let before = store.version();
         for kind in store.custom_kinds().to_vec() {
             if store.is_unsettled(kind) {
                 store.settle_definition(now, kind);
             }
+        }
+        if pods {
+            deployments::report(store, now);
         }
         let mut requests = collect(store);
         requests.extend(end_namespaces(store, now));

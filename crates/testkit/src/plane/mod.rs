@@ -1,7 +1,8 @@
 //! A Kubernetes control plane in memory.
 
 mod controllers;
-mod service;
+mod deployments;
+pub(crate) mod service;
 #[cfg(test)]
 mod tests;
 
@@ -27,7 +28,8 @@ pub const ADMIN: &str = "admin";
 ///
 /// It serves custom resources of any CRD like a real API server: defaults, pruning, validation with CEL rules, ratcheting,
 /// subresources, versions, preconditions, watches with bookmarks, pages, and finalizers. The differential tests of this crate
-/// compare the answers with those of kube-apiserver. It has no scheduler and no kubelet: nothing makes a pod of a `Deployment`.
+/// compare the answers with those of kube-apiserver. It has no scheduler and no kubelet: nothing makes a pod of a `Deployment`, but
+/// [`run_pods`](Self::run_pods) makes its status report them.
 ///
 /// A request that is not modelled gets the status 501 with the reason `NotModelled`, never a guess.
 ///
@@ -82,9 +84,11 @@ struct Shared {
     wall: Timestamp,
 }
 
-struct State {
-    store: Store,
+pub(crate) struct State {
+    pub store: Store,
     server: Server,
+    /// Whether the pods of Deployments become available.
+    pods: bool,
     scripted: VecDeque<(String, String, Scripted)>,
     /// Requests that are not modelled.
     unknown: Vec<String>,
@@ -160,6 +164,7 @@ impl ControlPlane {
         let state = State {
             store,
             server,
+            pods: false,
             scripted: VecDeque::new(),
             unknown: Vec::new(),
         };
@@ -173,14 +178,14 @@ impl ControlPlane {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.shared
             .state
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn now(&self) -> Now {
+    pub(crate) fn now(&self) -> Now {
         let since_start = self.shared.started.elapsed();
         Now {
             since_start,
@@ -197,6 +202,15 @@ impl ControlPlane {
             "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
             crd,
         )
+    }
+
+    /// From now on, the status of each `Deployment` reports that all its pods are available. There are no pods.
+    pub fn run_pods(&self) {
+        let now = self.now();
+        let mut state = self.state();
+        state.pods = true;
+        let State { store, server, .. } = &mut *state;
+        controllers::run(store, server, now, true);
     }
 
     /// Creates a namespace.
@@ -356,6 +370,7 @@ impl ControlPlane {
             store,
             server,
             unknown,
+            pods,
             ..
         } = &mut *state;
         let answer = server
@@ -369,7 +384,7 @@ impl ControlPlane {
                     body,
                 }
             });
-        controllers::run(store, server, now);
+        controllers::run(store, server, now, *pods);
         drop(state);
         self.shared.requests.send_modify(|count| *count += 1);
         answer

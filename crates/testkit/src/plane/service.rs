@@ -56,16 +56,10 @@ impl Service {
             accept: accept.as_deref(),
             body: &body,
         };
-        let scripted = self.scripted(&call);
-        match scripted {
-            Some(Scripted::Lost) => return Err(lost()),
-            Some(Scripted::Code(code)) => return Ok(whole(code, &[], &failed(code))),
-            Some(Scripted::AnswerLost) | None => {}
-        }
-        let answer = self.plane.answer(&call);
-        if scripted.is_some() {
-            return Err(lost());
-        }
+        let answer = match self.plane.answer_as_scripted(&call)? {
+            Ok(answer) => answer,
+            Err(code) => return Ok(whole(code, &[], &failed(code))),
+        };
         Ok(match answer {
             Answer::Whole {
                 code,
@@ -73,7 +67,7 @@ impl Service {
                 body,
             } => whole(code, &headers, &body),
             Answer::Watch(watch) => {
-                let body = StreamBody::new(events(self.plane, watch));
+                let body = StreamBody::new(self.plane.events(watch, |_, line| line));
                 let mut response = Response::new(UnsyncBoxBody::new(body));
                 let json = http::HeaderValue::from_static("application/json");
                 response
@@ -83,10 +77,28 @@ impl Service {
             }
         })
     }
+}
+
+impl ControlPlane {
+    /// Carries out a call, unless a test has scripted its answer. Fails if the connection breaks. Returns the scripted code of a
+    /// `Status` as an error.
+    pub(crate) fn answer_as_scripted(&self, call: &Call<'_>) -> io::Result<Result<Answer, u16>> {
+        let scripted = self.scripted(call);
+        match scripted {
+            Some(Scripted::Lost) => return Err(lost()),
+            Some(Scripted::Code(code)) => return Ok(Err(code)),
+            Some(Scripted::AnswerLost) | None => {}
+        }
+        let answer = self.answer(call);
+        if scripted.is_some() {
+            return Err(lost());
+        }
+        Ok(Ok(answer))
+    }
 
     /// Takes the answer that a test has scripted for this request.
     fn scripted(&self, call: &Call<'_>) -> Option<Scripted> {
-        let mut state = self.plane.state();
+        let mut state = self.state();
         let State {
             store, scripted, ..
         } = &mut *state;
@@ -94,6 +106,37 @@ impl Service {
         let is_it = |(of, what, _): &(String, String, Scripted)| *of == verb && *what == resource;
         let at = scripted.iter().position(is_it)?;
         scripted.remove(at).map(|(_, _, answer)| answer)
+    }
+
+    /// Streams the events of a watch, as lines. The objects that a watch lists first are those of now.
+    pub(crate) fn events(
+        self,
+        mut watch: Watch,
+        shown: impl Fn(&Self, Value) -> Value + Clone + Send,
+    ) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> + Send {
+        let requests = self.shared.requests.subscribe();
+        let first = poll(&self, &mut watch, &shown);
+        let rest = stream::unfold(
+            (self, watch, requests, shown),
+            async |(plane, mut watch, mut requests, shown)| {
+                loop {
+                    if watch.is_over() {
+                        return None;
+                    }
+                    let lines = poll(&plane, &mut watch, &shown);
+                    if !lines.is_empty() {
+                        return Some((lines, (plane, watch, requests, shown)));
+                    }
+                    if !watch.is_over() {
+                        drop(tokio::time::timeout(TICK, requests.changed()).await);
+                    }
+                }
+            },
+        );
+        stream::iter([first]).chain(rest).flat_map(|text| {
+            let frame = (!text.is_empty()).then(|| Ok(Frame::data(Bytes::from(text))));
+            stream::iter(frame)
+        })
     }
 }
 
@@ -127,7 +170,7 @@ fn lost() -> io::Error {
     )
 }
 
-fn failed(code: u16) -> Value {
+pub(crate) fn failed(code: u16) -> Value {
     let reason = match code {
         403 => "Forbidden",
         404 => "NotFound",
@@ -166,41 +209,19 @@ fn whole(code: u16, headers: &[(&'static str, String)], body: &Value) -> Respons
     response
 }
 
-/// Streams the events of a watch, as lines. The objects that a watch lists first are those of now.
-fn events(
-    plane: ControlPlane,
-    mut watch: Watch,
-) -> impl Stream<Item = Result<Frame<Bytes>, Infallible>> {
-    let requests = plane.shared.requests.subscribe();
-    let first = poll(&plane, &mut watch);
-    let rest = stream::unfold(
-        (plane, watch, requests),
-        async |(plane, mut watch, mut requests)| {
-            loop {
-                if watch.is_over() {
-                    return None;
-                }
-                let lines = poll(&plane, &mut watch);
-                if !lines.is_empty() {
-                    return Some((lines, (plane, watch, requests)));
-                }
-                if !watch.is_over() {
-                    drop(tokio::time::timeout(TICK, requests.changed()).await);
-                }
-            }
-        },
-    );
-    stream::iter([first]).chain(rest).flat_map(|lines| {
-        let text = lines
-            .iter()
-            .fold(String::new(), |text, line| text + &line.to_string() + "\n");
-        let frame = (!text.is_empty()).then(|| Ok(Frame::data(Bytes::from(text))));
-        stream::iter(frame)
+/// Returns the next lines of a watch, in the order of the real API server.
+fn poll(
+    plane: &ControlPlane,
+    watch: &mut Watch,
+    shown: &impl Fn(&ControlPlane, Value) -> Value,
+) -> String {
+    let lines = {
+        let now = plane.now();
+        let state = plane.state();
+        watch.poll(&state.store, &state.server, now)
+    };
+    lines.into_iter().fold(String::new(), |text, line| {
+        let line = shown(plane, line);
+        text + &format!(r#"{{"type":{},"object":{}}}"#, line["type"], line["object"]) + "\n"
     })
-}
-
-fn poll(plane: &ControlPlane, watch: &mut Watch) -> Vec<Value> {
-    let now = plane.now();
-    let state = plane.state();
-    watch.poll(&state.store, &state.server, now)
 }
