@@ -7,6 +7,7 @@ mod control;
 mod difference;
 mod gitops;
 mod hostile;
+mod in_memory;
 mod installations;
 mod mended;
 mod rollouts;

@@ -1,0 +1,184 @@
+//! The control plane in memory, over HTTPS: kubectl and the controller, which are the real programs.
+
+use std::{fs, process::Stdio, time::Duration};
+
+use operator_testkit::{ADMIN, ControlPlane, Served, cluster::bound_command};
+use tempfile::TempDir;
+use tokio::{process::Command, time::timeout};
+
+use crate::support::foos::with_pods;
+
+const CRD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/crd.yaml");
+const SAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/samples/foo.yaml");
+
+/// Time limit of a command.
+const LIMIT: Duration = Duration::from_mins(2);
+
+/// A served control plane, and the folder of its kubeconfig.
+struct Memory {
+    plane: ControlPlane,
+    folder: TempDir,
+    _served: Served,
+}
+
+impl Memory {
+    async fn start() -> Self {
+        let plane = ControlPlane::new();
+        plane.run_pods();
+        let crd: serde_json::Value =
+            serde_saphyr::from_str(&fs::read_to_string(CRD).unwrap()).unwrap();
+        plane.install(&crd).unwrap();
+        let served = plane.serve().await.unwrap();
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join("kubeconfig"), served.kubeconfig(ADMIN)).unwrap();
+        Self {
+            plane,
+            folder,
+            _served: served,
+        }
+    }
+
+    /// Runs kubectl, and returns its output and its errors.
+    async fn kubectl(&self, args: &str) -> (bool, String) {
+        let bin = &with_pods().await.ready().bin;
+        let mut command = Command::from(bound_command(bin.join("kubectl")));
+        let output = command
+            .arg("--kubeconfig")
+            .arg(self.folder.path().join("kubeconfig"))
+            .args(args.split_whitespace())
+            .env("HOME", self.folder.path())
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output();
+        let output = timeout(LIMIT, output).await.unwrap().unwrap();
+        let text =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        (output.status.success(), text.into_owned())
+    }
+
+    async fn done(&self, args: &str) -> String {
+        let (is_done, text) = self.kubectl(args).await;
+        assert!(is_done, "kubectl {args}: {text}");
+        text
+    }
+}
+
+/// kubectl prints the same columns for each kind, and the same documentation of a field, as with the real API server.
+#[tokio::test]
+async fn kubectl_prints_the_same() {
+    let (memory, real) = (Memory::start().await, with_pods().await);
+    let namespace = real.namespace("columns").await;
+    for create in [
+        format!("apply -f {SAMPLE}"),
+        format!("apply -f {}", deployment(&memory)),
+    ] {
+        memory.done(&create).await;
+        let theirs: Vec<_> = create.split_whitespace().collect();
+        let theirs = [&theirs[..], &["--namespace", &namespace]].concat();
+        real.kubectl(&theirs).await.success();
+    }
+    for kind in ["foo", "deployment", "namespace"] {
+        let get = ["get", kind, "-o", "wide"];
+        let theirs = [&get[..], &["--namespace", &namespace]].concat();
+        let theirs = real.kubectl(&theirs).await.success();
+        let ours = memory.done(&get.join(" ")).await;
+        let head = |text: &str| -> Vec<String> {
+            let line = text.lines().next().unwrap_or_default();
+            line.split_whitespace().map(ToOwned::to_owned).collect()
+        };
+        assert_eq!(head(&ours), head(&theirs), "{kind}");
+    }
+    for explain in [
+        "explain foo.spec.replicas",
+        "explain foo.spec.deploymentName",
+    ] {
+        let theirs: Vec<_> = explain.split_whitespace().collect();
+        let theirs = real.kubectl(&theirs).await.success();
+        assert_eq!(memory.done(explain).await, theirs, "{explain}");
+    }
+}
+
+/// Writes a Deployment, and returns its file.
+fn deployment(memory: &Memory) -> String {
+    let file = memory.folder.path().join("deployment.json");
+    let deployment = serde_json::json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "it" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "it" } },
+            "template": {
+                "metadata": { "labels": { "app": "it" } },
+                "spec": { "containers": [{ "name": "nginx", "image": "nginx" }] },
+            },
+        },
+    });
+    fs::write(&file, deployment.to_string()).unwrap();
+    file.display().to_string()
+}
+
+/// The controller with its election serves Foos: they are created, scaled, corrected and deleted by kubectl.
+#[tokio::test]
+async fn the_controller_works() {
+    let memory = Memory::start().await;
+    let mut controller = Command::from(bound_command(env!("CARGO_BIN_EXE_foo-controller")))
+        .args([
+            "run",
+            "--lease-namespace=default",
+            "--http-addr=127.0.0.1:0",
+        ])
+        .arg("--kubeconfig")
+        .arg(memory.folder.path().join("kubeconfig"))
+        .env("FOO_CONTROLLER__LEADER_ELECTION__LEASE_DURATION", "3s")
+        .env("FOO_CONTROLLER__LEADER_ELECTION__RENEW_DEADLINE", "2s")
+        .env("FOO_CONTROLLER__LEADER_ELECTION__RETRY_PERIOD", "500ms")
+        .env("HOME", memory.folder.path())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    for command in [
+        &*format!("apply -f {SAMPLE}"),
+        "wait --for=condition=Ready --timeout=60s foo/foo-sample",
+        "scale foo/foo-sample --replicas=3",
+        "wait --for=jsonpath={.status.availableReplicas}=3 --timeout=60s foo/foo-sample",
+        "scale deployment/foo-sample --replicas=7",
+        "wait --for=jsonpath={.spec.replicas}=3 --timeout=60s deployment/foo-sample",
+        "delete deployment/foo-sample",
+        "wait --for=create --timeout=60s deployment/foo-sample",
+        "describe foo/foo-sample",
+        "label foo/foo-sample team=a",
+        "get foo --selector=team=a -o name",
+        "get events.events.k8s.io",
+    ] {
+        memory.done(command).await;
+    }
+    let table = memory.done("get foo,deploy,lease").await;
+    assert!(
+        table.contains("deployment.apps/foo-sample   3/3"),
+        "{table}"
+    );
+    memory
+        .done("delete foo/foo-sample --cascade=foreground --timeout=60s")
+        .await;
+    let left = memory
+        .plane
+        .get("deployments.apps", "default", "foo-sample");
+    assert!(left.is_none(), "{left:?}");
+    // `describe` shows no Events: it asks for those of the core API.
+    let unknown = memory.plane.not_modelled();
+    assert_eq!(unknown, ["/api/v1/namespaces/default/events"]);
+    controller.kill().await.unwrap();
+}
+
+/// A request that is not modelled fails with its part. It is no wrong success.
+#[tokio::test]
+async fn a_request_that_is_not_modelled_fails() {
+    let memory = Memory::start().await;
+    for (command, part) in [
+        ("apply --server-side -f SAMPLE", "not model"),
+        ("get storageclass", "doesn't have a resource type"),
+        ("auth can-i --list", ""),
+    ] {
+        let (is_done, text) = memory.kubectl(&command.replace("SAMPLE", SAMPLE)).await;
+        assert!(!is_done && text.contains(part), "kubectl {command}: {text}");
+    }
+}
