@@ -550,7 +550,8 @@ impl Foos {
     }
 }
 
-/// Without leader election, the only replica writes the record at its start, and again after another client has changed it. A
+/// Without leader election, the only replica writes the record at its start, and again after another client has changed it. If
+/// the settings name no record, and the default is not the record of the policy, it writes the one that the policy names. A
 /// configured record that does not exist is logged.
 #[tokio::test]
 async fn without_an_election_the_record_names_the_replica() {
@@ -569,6 +570,15 @@ async fn without_an_election_the_record_names_the_replica() {
     bench.led_by(Some("intruder_1")).await;
     bench.refused_to(A, "\"intruder_1\"").await;
     foos.deployed("b").await;
+    assert_eq!(controller.stop().await, 0);
+    bench.led_by(None).await;
+    bench.refused_to(A, "foo-system: none").await;
+    let web = [&args[..], &["--lease-name=web"]].concat();
+    let mut controller = replica.run(CLUSTER.kubeconfig(), &web);
+    foos.deployed("c").await;
+    controller
+        .wait_for_log("writing the record that the fencing policy names")
+        .await;
     assert_eq!(controller.stop().await, 0);
     let other = [&args[..], &["--fencing-record=other"]].concat();
     let mut controller = replica.run(CLUSTER.kubeconfig(), &other);

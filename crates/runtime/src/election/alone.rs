@@ -4,10 +4,7 @@
 use std::{pin::pin, sync::Arc};
 
 use kube::Client;
-use tokio::{
-    sync::{Notify, watch},
-    time,
-};
+use tokio::{sync::watch, time};
 
 use super::{
     fencing_record::{FencingRecord, FencingRecordWriter},
@@ -15,7 +12,7 @@ use super::{
     metrics::Counts,
 };
 use crate::{
-    client::fence::term::Term,
+    client::fence::{rejections::RejectionReports, term::Term},
     config::{environment::Host, settings::LeaderElection},
     telemetry::{fencing_record::FencingRecordState, metrics::Metrics},
 };
@@ -48,7 +45,7 @@ pub(super) async fn run(
             _ = time::timeout(settings.call_timeout(), record.ended()) => {}
         }
     }
-    let rejections = Arc::<Notify>::default();
+    let rejections = Arc::<RejectionReports>::default();
     let unlimited = Term::unlimited().rejections_to(Arc::clone(&rejections));
     term.send_replace(Some(unlimited));
     counts.leading.record(1);
@@ -68,7 +65,7 @@ pub(super) async fn run(
 /// Asserts the record after a rejection or a failure, at most once per retry period.
 async fn keep(
     record: &mut FencingRecordWriter,
-    rejections: &Notify,
+    rejections: &RejectionReports,
     settings: &LeaderElection,
 ) -> ! {
     let mut period = time::interval(settings.retry_period);
@@ -77,7 +74,7 @@ async fn keep(
         tokio::select! {
             biased;
             _ = record.ended(), if record.is_under_way() => {}
-            () = rejections.notified() => record.rejected(),
+            message = rejections.next() => record.rejected(&message),
             _ = period.tick(), if record.is() == FencingRecordState::Pending => record.assert_if_due(),
         }
     }

@@ -6,10 +6,7 @@ use futures::{FutureExt as _, future::FusedFuture as _};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 use kube_leader_election::{LeaseLock, LeaseLockParams};
-use tokio::{
-    sync::{Notify, watch},
-    time,
-};
+use tokio::{sync::watch, time};
 use tracing::{Instrument as _, Span, debug, field::Empty, info, info_span, warn};
 
 use super::{
@@ -27,6 +24,7 @@ use crate::{
     client::fence::{
         eligibility::Eligibility,
         in_flight::{Write, Writes},
+        rejections::RejectionReports,
         term::Term,
     },
     config::{
@@ -62,8 +60,8 @@ pub(crate) struct Candidate {
     pub(super) term: watch::Sender<Option<Term>>,
     /// The leadership that `term` was published for.
     pub(super) published: Option<Held>,
-    /// Notified by the fence when the fencing policy rejects a write.
-    pub(super) rejections: Arc<Notify>,
+    /// Reported by the fence when the fencing policy rejects a write.
+    pub(super) rejections: Arc<RejectionReports>,
     /// The controller's writes in flight.
     pub(super) writes: Writes,
     /// How long after the end of the term the API server may carry out a write.
@@ -230,8 +228,8 @@ impl Candidate {
                         Some(report) = async { Some(watch.as_mut()?.next().await) }, if watch.is_some() => {
                             self.watched(report)
                         }
-                        () = self.rejections.notified(), if self.published.is_some() => {
-                            self.record.rejected();
+                        message = self.rejections.next(), if self.published.is_some() => {
+                            self.record.rejected(&message);
                             Event::Rejected
                         }
                         deposed = self.record.ended(), if self.record.is_under_way() => {

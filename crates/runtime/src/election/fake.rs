@@ -120,11 +120,16 @@ impl FakeApi {
 
     /// Writes the fencing record as another client, or deletes it.
     pub(crate) fn put_record(&self, annotations: Option<Value>) {
+        self.put_record_named("l-fencing", annotations);
+    }
+
+    /// Writes the only fencing record, with this name, as another client, or deletes it.
+    pub(crate) fn put_record_named(&self, name: &str, annotations: Option<Value>) {
         let mut state = self.0.lock();
         state.version += 1;
         let version = state.version.to_string();
         state.record = annotations.map(|annotations| {
-            json!({"metadata": {"name": "l-fencing", "resourceVersion": version, "annotations": annotations}})
+            json!({"metadata": {"name": name, "resourceVersion": version, "annotations": annotations}})
         });
     }
 
@@ -298,8 +303,8 @@ impl State {
     }
 
     fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
-        if path.ends_with("/serviceaccounts/l-fencing") {
-            return self.answer_record(method, body);
+        if let Some((_, name)) = path.rsplit_once("/serviceaccounts/") {
+            return self.answer_record(name, method, body);
         }
         let named = path.ends_with("/leases/l");
         match (method, self.lease.clone()) {
@@ -332,11 +337,15 @@ impl State {
         }
     }
 
-    fn answer_record(&mut self, method: &Method, body: &Value) -> (StatusCode, Value) {
+    fn answer_record(&mut self, name: &str, method: &Method, body: &Value) -> (StatusCode, Value) {
         if self.refuse_records != 0 {
             return failure(self.refuse_records);
         }
-        let Some(record) = &mut self.record else {
+        let Some(record) = self
+            .record
+            .as_mut()
+            .filter(|it| it["metadata"]["name"] == name)
+        else {
             return failure(404);
         };
         if method == Method::PATCH {

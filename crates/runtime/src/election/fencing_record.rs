@@ -9,9 +9,13 @@
 //! names this replica, and writes with the resourceVersion of that read. A later holder of the Lease writes its record later,
 //! and each term has another record. So a late write of the deposed leader is a conflict. It may succeed only before the
 //! successor has written, and the successor's write follows.
+//!
+//! Fencing may be installed while replicas run whose settings name no record, for example under another name than the default.
+//! The policy rejects their writes, and its message names its record. Such a leader writes its name into that record.
 
 use super::{identity::Identity, lease_guard::BypassGuard};
 use crate::{
+    api::names::is_subdomain,
     client::fence::permit::DEFAULT_WEBHOOK,
     config::{
         app::App,
@@ -33,7 +37,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, timeout},
 };
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 /// Annotation that the policy compares with the caller, in the group of the application.
 pub(crate) const HOLDER: &str = "lease-holder";
@@ -43,6 +47,7 @@ pub(crate) const ACCOUNT: &str = "controller-account";
 /// Annotation that makes the record of each term unique: `<UID of the Lease>/<leaseTransitions>/<UUID>`. The UUID distinguishes
 /// two terms of one holder if the transitions were reset by hand, with or without a restart.
 const TERM: &str = "lease-term";
+
 /// Returns the key of the annotation that names the leader.
 #[cfg(feature = "operator")]
 pub(crate) fn holder_key(app: &App) -> String {
@@ -53,6 +58,17 @@ pub(crate) fn holder_key(app: &App) -> String {
 #[cfg(feature = "operator")]
 pub(crate) fn account_key(app: &App) -> String {
     format!("{}/{ACCOUNT}", app.group)
+}
+
+/// Returns the key of [`TERM`].
+#[cfg(feature = "operator")]
+pub(crate) fn term_key(app: &App) -> String {
+    format!("{}/{TERM}", app.group)
+}
+
+/// Returns the UID of the Lease in a value of [`TERM`]. It is empty without an election.
+pub(crate) fn lease_of(term: &str) -> &str {
+    term.split('/').next().unwrap_or_default()
 }
 
 /// Maximum number of reads before the write of an assertion.
@@ -67,6 +83,8 @@ pub(crate) enum WriteOutcome {
     Written,
     /// There is no record, or no permission to read it: the component is not installed.
     NotInstalled(kube::Error),
+    /// The policy's message named this record, and the leader of another Lease writes it.
+    OfAnotherLease,
     /// The write had no response in time.
     Unanswered,
     /// The Lease has no holder, or was deleted. The next renewal decides.
@@ -84,6 +102,8 @@ pub(crate) struct FencingRecord {
     name: String,
     /// Whether the settings name the record, so that a missing record is a failure.
     is_expected: bool,
+    /// Whether `name` is from a message of the policy.
+    is_adopted: bool,
     namespace: String,
     /// The Lease that must name the writer; `None` without an election.
     lease: Option<String>,
@@ -107,6 +127,7 @@ impl FencingRecord {
             records: Api::namespaced(client.clone(), namespace),
             name: settings.record_name(),
             is_expected: settings.fencing_record.is_some(),
+            is_adopted: false,
             namespace: namespace.to_owned(),
             lease: settings.enabled.then(|| settings.lease_name.clone()),
             identity: identity.clone(),
@@ -130,6 +151,14 @@ impl FencingRecord {
         if says(&holder_key, self.identity.as_str()) && says(&term_key, term) {
             return Ok(WriteOutcome::Named);
         }
+        // Two installations with one service account, of which one has no record: it must not take the record of the other.
+        if self.is_adopted
+            && !says(&holder_key, self.identity.as_str())
+            && let Some(written) = record.annotations().get(&term_key)
+            && lease_of(written) != lease_of(term)
+        {
+            return Ok(WriteOutcome::OfAnotherLease);
+        }
         if let Some(lease) = &self.lease {
             // After the read of the record: see the module documentation.
             let holder = self.holder(lease).await?;
@@ -150,6 +179,18 @@ impl FencingRecord {
             Ok(patched) => patched.map(|_| WriteOutcome::Written),
             Err(_) => Ok(WriteOutcome::Unanswered),
         }
+    }
+
+    /// Returns the name of the record in the policy's message, if the settings name no record. The rejected write must be of this
+    /// replica, and the record must be in the namespace of the Lease.
+    fn named_by<'a>(&self, message: &'a str) -> Option<&'a str> {
+        let identity = self.identity.as_str();
+        let rejected = format!("\"{identity}\" is not the leader named by serviceaccount/");
+        let (_, named) = message.split_once(&rejected)?;
+        let (name, rest) = named.split_once(" in ")?;
+        let (namespace, _) = rest.split_once(':')?;
+        let is_ours = !self.is_expected && namespace == self.namespace;
+        (is_ours && is_subdomain(name, 253)).then_some(name)
     }
 
     /// Returns the holder of the Lease, or an empty string. The read bypasses the guard, because an attempt may be in progress.
@@ -239,9 +280,24 @@ impl FencingRecordWriter {
         });
     }
 
-    /// Records that the fencing policy rejected a write: the record may name another replica.
-    pub(crate) fn rejected(&mut self) {
+    /// Records that the fencing policy rejected a write with this message: the record may name another replica, or it may not be
+    /// the record that the policy uses.
+    pub(crate) fn rejected(&mut self, message: &str) {
         self.is = FencingRecordState::Pending;
+        let Some(name) = self.record.named_by(message) else {
+            return;
+        };
+        if name == self.record.name {
+            return;
+        }
+        // The result of the assertion in progress is about the other record.
+        self.under_way = JoinSet::new();
+        self.record.name = name.to_owned();
+        self.record.is_adopted = true;
+        info!(
+            record = self.object(),
+            "leader_election.fencing_record is not set: writing the record that the fencing policy names"
+        );
     }
 
     /// Returns the time limit of an assertion.
@@ -307,6 +363,14 @@ impl FencingRecordWriter {
                 } else {
                     debug!(record = self.object(), "no fencing record: {error}");
                 }
+                self.is = FencingRecordState::NotInstalled;
+                self.due = Instant::now();
+            }
+            WriteOutcome::OfAnotherLease => {
+                self.failed(
+                    "the leader of another Lease writes it; give each installation a ServiceAccount of its own, or set \
+                     leader_election.fencing_record",
+                );
                 self.is = FencingRecordState::NotInstalled;
                 self.due = Instant::now();
             }

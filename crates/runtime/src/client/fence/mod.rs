@@ -204,7 +204,7 @@ impl FenceLayer {
             info!("the fencing policy rejected a late write: {message}");
             return;
         };
-        term.report_rejection();
+        term.report_rejection(message);
         let mut rejections = self.rejections.lock();
         let Some(earlier) = rejections.as_mut().filter(|r| r.term == term.id()) else {
             info!("the fencing policy rejected a write, rereading the Lease: {message}");
@@ -431,6 +431,7 @@ pub(crate) mod connection;
 pub(crate) mod eligibility;
 pub(crate) mod in_flight;
 pub(crate) mod permit;
+pub(crate) mod rejections;
 pub(crate) mod term;
 #[cfg(test)]
 mod tests;

@@ -6,12 +6,11 @@
 //! A hypervisor that pauses a virtual machine, or restores it from a snapshot, stops this clock too. The term then continues.
 //! Only the API server can reject the writes of such a leader, with `deploy/components/fencing`.
 
-use super::in_flight::Writes;
+use super::{in_flight::Writes, rejections::RejectionReports};
 use crate::config::clock::Clock;
 #[cfg(feature = "operator")]
 use crate::telemetry::state;
 use std::{fmt, sync::Arc, time::Duration};
-use tokio::sync::Notify;
 
 /// Term of leadership. A renewal keeps the [`id`](Self::id) and moves the deadline.
 #[derive(Clone)]
@@ -23,7 +22,7 @@ pub struct Term {
     /// Time from the deadline until another replica may take the Lease, less the longest delivery time of a write.
     overtime: Duration,
     clock: Clock,
-    rejections: Arc<Notify>,
+    rejections: Arc<RejectionReports>,
     writes: Writes,
 }
 
@@ -59,15 +58,15 @@ impl Term {
         &self.writes
     }
 
-    /// Delivers the notifications of [`report_rejection`](Self::report_rejection) to `rejections`.
+    /// Delivers the reports of [`report_rejection`](Self::report_rejection) to `rejections`.
     #[must_use]
-    pub(crate) fn rejections_to(self, rejections: Arc<Notify>) -> Self {
+    pub(crate) fn rejections_to(self, rejections: Arc<RejectionReports>) -> Self {
         Self { rejections, ..self }
     }
 
-    /// Notifies the election that the fencing policy rejected a write of this term.
-    pub(crate) fn report_rejection(&self) {
-        self.rejections.notify_one();
+    /// Reports to the election that the fencing policy rejected a write of this term, with the policy's message.
+    pub(crate) fn report_rejection(&self, message: &str) {
+        self.rejections.report(message);
     }
 
     /// Creates the term of a process without election (`--leader-election=false`). It never ends.

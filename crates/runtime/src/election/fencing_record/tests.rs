@@ -208,3 +208,54 @@ async fn a_new_term_does_not_wait_for_the_pause_of_a_lapsed_one() {
         assert!(its.is_under_way());
     }
 }
+
+/// Returns the policy's message about a write of `caller`.
+fn rejection(caller: &str, record: &str) -> String {
+    format!(
+        "ValidatingAdmissionPolicy 'x-fencing' with binding 'x-fencing' denied request: \"{caller}\" is not the leader named by \
+         serviceaccount/{record}: none"
+    )
+}
+
+/// The policy's message names the record only after a rejection of this replica, and only in the namespace of the Lease. The
+/// settings take precedence.
+#[tokio::test]
+async fn a_record_is_taken_from_the_policy_under_conditions() {
+    let policy = include_str!("../../cmd/fencing_policy.yaml");
+    assert!(policy.contains("'\"' + variables.caller + '\" is not the leader named by serviceaccount/' + params.metadata.name + ' in ' +"));
+    let api = FakeApi::new();
+    let mut a = record_of(&api, "a");
+    for (caller, record, expected) in [
+        ("a_1", "web-fencing in n", Some("web-fencing")),
+        ("b_1", "web-fencing in n", None),
+        ("a_1", "web-fencing in other", None),
+        ("a_1", "Web/fencing in n", None),
+        ("a_1", "web-fencing", None),
+    ] {
+        let message = rejection(caller, record);
+        assert_eq!(a.named_by(&message), expected, "{message}");
+    }
+    assert_eq!(a.named_by("the caller's token is not bound to a pod"), None);
+    a.is_expected = true;
+    assert_eq!(a.named_by(&rejection("a_1", "web-fencing in n")), None);
+}
+
+/// Two installations share a service account, and one of them has no record. It must not take over the record of the other.
+#[tokio::test(start_paused = true)]
+async fn the_record_of_another_lease_is_not_taken_over() {
+    let term_key = HOLDER_KEY.replace(HOLDER, TERM);
+    for (written, taken) in [("u1/7/x", true), ("u2/1/x", false)] {
+        let api = FakeApi::new();
+        held_by(&api, "a");
+        let annotations = json!({HOLDER_KEY: "b_1", (&*term_key): written});
+        api.put_record_named("web-fencing", Some(annotations));
+        let mut its = assertions(&api);
+        its.acquired("u1", 1);
+        assert_eq!(its.ended().await, None);
+        its.rejected(&rejection("a_1", "web-fencing in n"));
+        its.assert_if_due();
+        assert_eq!(its.ended().await, None);
+        assert_eq!(api.recorded(), if taken { "a_1" } else { "b_1" });
+        assert_eq!(its.is() == FencingRecordState::Written, taken);
+    }
+}

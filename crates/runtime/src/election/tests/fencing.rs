@@ -35,7 +35,7 @@ async fn a_rejected_term_is_renewed_and_continues_if_the_lease_is_held() {
     advance(RETRY / 2).await;
     let term = a.term.borrow_and_update().clone().unwrap();
     api.requests();
-    term.report_rejection();
+    term.report_rejection("");
     advance(SOON).await;
     let renewals = api.requests();
     let renewals = renewals.iter().filter(|seen| seen.method == Method::PATCH);
@@ -60,7 +60,7 @@ async fn h14_requests_after_rejections_are_limited() {
         api.mood_of(Verb::Patch, patches);
         api.requests();
         for _ in 0..6000 {
-            term.report_rejection();
+            term.report_rejection("");
             sleep(Duration::from_millis(10)).await;
         }
         let requests = api.requests().len();
@@ -76,7 +76,7 @@ async fn a_rejected_term_ends_immediately_if_another_replica_holds_the_lease() {
     advance(RETRY / 2).await;
     let term = a.term.borrow().clone().unwrap();
     api.put(&json!({"holderIdentity": "b_1", "leaseDurationSeconds": 15}));
-    term.report_rejection();
+    term.report_rejection("");
     a.leads(false, SOON).await;
     a.leads(true, LEASE + RETRY * 2).await;
     assert_eq!(a.id(), Some(2));
@@ -110,7 +110,7 @@ async fn a_leader_that_the_policy_does_not_know_makes_itself_known() {
     for annotations in [json!({}), json!({HOLDER_KEY: "b_1"})] {
         api.put_record(Some(annotations));
         advance(RETRY / 2).await;
-        a.term.borrow().clone().unwrap().report_rejection();
+        a.term.borrow().clone().unwrap().report_rejection("");
         advance(RETRY).await;
         timeout(RETRY, async {
             while api.recorded() != "a_1" {
@@ -121,6 +121,27 @@ async fn a_leader_that_the_policy_does_not_know_makes_itself_known() {
         .unwrap();
         assert_eq!(a.id(), Some(1), "the same term");
     }
+}
+
+/// The component is installed under another name, for example as a Helm release, while replicas run whose settings name no record.
+/// The leader writes the record that the policy names, in this term and in the next one.
+#[tokio::test(start_paused = true)]
+async fn a_leader_without_a_configured_record_writes_the_one_that_the_policy_names() {
+    let api = FakeApi::released();
+    let mut a = Replica::run(&api, "a");
+    a.leads(true, SOON).await;
+    api.put_record_named("web-fencing", Some(json!({})));
+    let message = "ValidatingAdmissionPolicy 'some-operator-fencing' with binding 'b' denied request: \"a_1\" is not the leader \
+                   named by serviceaccount/web-fencing in n: none";
+    advance(RETRY / 2).await;
+    a.term.borrow().clone().unwrap().report_rejection(message);
+    sleep(RETRY).await;
+    assert_eq!((&*api.recorded(), a.id()), ("a_1", Some(1)));
+    api.put(&json!({"holderIdentity": "b_1", "leaseDurationSeconds": 15}));
+    a.leads(false, RETRY * 2).await;
+    api.put_record_named("web-fencing", Some(json!({})));
+    a.leads(true, LEASE + RETRY * 2).await;
+    assert_eq!(api.recorded(), "a_1", "before the first write of the term");
 }
 
 /// Only the policy needs the record: a replica leads without it.
@@ -280,7 +301,7 @@ async fn h14_requests_for_the_record_are_limited() {
             api.requests();
             for _ in 0..6000 {
                 if is_rejected {
-                    a.term.borrow().as_ref().unwrap().report_rejection();
+                    a.term.borrow().as_ref().unwrap().report_rejection("");
                 }
                 sleep(Duration::from_millis(10)).await;
             }
@@ -322,7 +343,7 @@ async fn a_leader_that_reads_another_holder_while_asserting_stops_immediately() 
     api.put_record(Some(json!({})));
     asserts.store(true, Relaxed);
     advance(RETRY / 2).await;
-    a.term.borrow().as_ref().unwrap().report_rejection();
+    a.term.borrow().as_ref().unwrap().report_rejection("");
     a.leads(false, SOON).await;
     assert_eq!(api.recorded(), "");
 }
