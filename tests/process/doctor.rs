@@ -533,7 +533,8 @@ async fn a_policy_for_another_lease_is_reported() {
         patch(binding, &action).await;
         let line = format!(
             "error fencing policy: foo-controller-fencing {effect}: its record serviceaccount/foo-controller-fencing in \
-             elsewhere is missing; the Lease's is foo-controller-fencing in foo-system: specify that in the binding's paramRef"
+             elsewhere is missing; the Lease's is foo-controller-fencing in foo-system: specify foo-controller-fencing in the \
+             binding's paramRef"
         );
         is(1, &line).await;
     }
@@ -545,7 +546,8 @@ async fn a_policy_for_another_lease_is_reported() {
     assert_eq!(
         other.lines()[7],
         "error fencing policy: foo-controller-fencing uses the record serviceaccount/foo-controller-fencing in foo-system, \
-         but the Lease's is other-fencing in foo-system: specify that in the binding's paramRef"
+         but the Lease's is other-fencing in foo-system: if the controller uses foo-controller-fencing, run doctor with \
+         --fencing-record=foo-controller-fencing; otherwise apply deploy/components/fencing"
     );
     // With a record in that namespace, the policy belongs to another installation.
     patch(binding, &param("default", "foo-controller-fencing")).await;

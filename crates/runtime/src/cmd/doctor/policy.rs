@@ -26,7 +26,7 @@ use crate::{
         app::App,
         settings::{LeaderElection, SAFE_MARGIN},
     },
-    election::fencing_record::{account_key, holder_key},
+    election::fencing_record::{account_key, holder_key, lease_of, term_key},
 };
 
 const APPLY: &str = "apply deploy/components/fencing";
@@ -39,6 +39,10 @@ struct Election {
     namespace: String,
     /// The name of the fencing record.
     record: String,
+    /// Whether the settings name it.
+    is_configured: bool,
+    /// Whether it exists.
+    exists: bool,
     /// The annotation of the record with the leader's identity.
     key: String,
     /// The identity in that annotation.
@@ -85,13 +89,6 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
         return Ok(nowhere(&policies, &bindings));
     };
     let [key, account] = [holder_key(doctor.app), account_key(doctor.app)];
-    let record = settings.record_name();
-    let found = record_in(client, namespace, &record).await?;
-    let found = found.unwrap_or_default();
-    let recorded = found.get(&key).cloned().unwrap_or_default();
-    let named = found.get(&account);
-    let named = named.map_or(doctor.app.name, String::as_str);
-    let user = format!("{ACCOUNT}{namespace}:{named}");
     let leases: Api<Lease> = Api::namespaced(client.clone(), namespace);
     // Replicas without an election do not use the Lease.
     let lease = if settings.enabled {
@@ -99,16 +96,37 @@ async fn found(doctor: &Doctor) -> kube::Result<Verdict> {
     } else {
         None
     };
+    let uid = lease.as_ref().and_then(ResourceExt::uid);
     let holder = lease.and_then(|lease| lease.spec?.holder_identity);
     let holder = holder.unwrap_or_default();
+    let holders = user_of(doctor, namespace, &holder).await?;
+    let is_configured = settings.fencing_record.is_some();
+    let mut record = settings.record_name();
+    let mut found = record_in(client, namespace, &record).await?;
+    if found.is_none() && !is_configured {
+        let lease = (uid.unwrap_or_default(), holders.as_deref());
+        let used = used_record(doctor, namespace, lease, &policies, &bindings).await?;
+        if let Some((name, annotations)) = used {
+            record = name;
+            found = Some(annotations);
+        }
+    }
+    let exists = found.is_some();
+    let found = found.unwrap_or_default();
+    let recorded = found.get(&key).cloned().unwrap_or_default();
+    let named = found.get(&account);
+    let named = named.map_or(doctor.app.name, String::as_str);
+    let user = format!("{ACCOUNT}{namespace}:{named}");
     let mut election = Election {
         namespace: namespace.to_owned(),
         record,
+        is_configured,
+        exists,
         key,
         recorded,
         missing: Vec::new(),
         account: (account, user),
-        user: user_of(doctor, namespace, &holder).await?,
+        user: holders,
         holder,
     };
     let mut elsewhere = Vec::new();
@@ -192,6 +210,43 @@ fn nowhere(policies: &[DynamicObject], bindings: &[DynamicObject]) -> Verdict {
              deploy/components/fencing"
         )),
     }
+}
+
+/// Returns the name and the annotations of the record that a policy uses for this Lease, for a `doctor` without the settings of
+/// the replicas. The last leader named in it held the Lease with this UID. Without a last leader, the record names the service
+/// account of the Lease's holder.
+async fn used_record(
+    doctor: &Doctor,
+    namespace: &str,
+    (uid, user): (String, Option<&str>),
+    policies: &[DynamicObject],
+    bindings: &[DynamicObject],
+) -> kube::Result<Option<(String, BTreeMap<String, String>)>> {
+    let [account, term] = [account_key(doctor.app), term_key(doctor.app)];
+    for binding in bindings {
+        let spec = &binding.data["spec"];
+        let mut policies = policies.iter();
+        let [at, of] = record_of(spec);
+        if at != namespace
+            || of.is_empty()
+            || !policies.any(|it| spec["policyName"] == it.name_any())
+        {
+            continue;
+        }
+        let Some(annotations) = record_in(&doctor.client, at, of).await? else {
+            continue;
+        };
+        let named = annotations.get(&account);
+        let named = named.map_or(doctor.app.name, String::as_str);
+        let is_ours = match annotations.get(&term) {
+            Some(term) => lease_of(term) == uid,
+            None => user.is_some_and(|user| *user == format!("{ACCOUNT}{at}:{named}")),
+        };
+        if is_ours {
+            return Ok(Some((of.to_owned(), annotations)));
+        }
+    }
+    Ok(None)
 }
 
 /// Returns the annotations of a fencing record, if it exists.
@@ -362,12 +417,29 @@ fn is_bound(election: &Election, name: &str, bindings: &[DynamicObject]) -> Resu
         let [at, of] = record_of(spec);
         if (of, at) != (record, namespace) {
             return Err(error(format!(
-                "{name} uses the record serviceaccount/{of} in {at}, but the Lease's is {record} in {namespace}: specify \
-                 that in the binding's paramRef"
+                "{name} uses the record serviceaccount/{of} in {at}, but the Lease's is {record} in {namespace}: {}",
+                mend(election, [at, of])
             )));
         }
     }
     Ok(())
+}
+
+/// Returns how to mend a binding with another record than the Lease's. A binding to a missing record disables fencing. And without
+/// the setting, the replicas may use the record of the binding.
+fn mend(election: &Election, [at, of]: [&str; 2]) -> String {
+    let mend = if election.exists {
+        format!("specify {} in the binding's paramRef", election.record)
+    } else {
+        APPLY.to_owned()
+    };
+    if election.is_configured || at != election.namespace {
+        mend
+    } else {
+        format!(
+            "if the controller uses {of}, run doctor with --fencing-record={of}; otherwise {mend}"
+        )
+    }
 }
 
 /// Checks that the record of a binding exists.
@@ -386,7 +458,10 @@ fn has_its_record(election: &Election, binding: &Value) -> Result<(), Verdict> {
     let mend = if [at, of] == [namespace, record] {
         APPLY.to_owned()
     } else {
-        format!("the Lease's is {record} in {namespace}: specify that in the binding's paramRef")
+        format!(
+            "the Lease's is {record} in {namespace}: {}",
+            mend(election, [at, of])
+        )
     };
     Err(error(format!(
         "{} {effect}: its record serviceaccount/{of} in {at} is missing; {mend}",
@@ -452,160 +527,4 @@ fn names_the_leader(election: &Election, name: &str) -> Result<(), Verdict> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{convert::Infallible, time::Duration};
-
-    use http::{Request, Response};
-    use kube::{api::ApiResource, client::Body};
-    use serde_json::json;
-    use tower::service_fn;
-
-    use super::*;
-    use crate::config::{
-        app::tests::{APP, HOLDER_KEY},
-        settings::Config,
-    };
-
-    fn object(name: &str, spec: &Value) -> DynamicObject {
-        let mut object = DynamicObject::new(name, &ApiResource::erase::<ServiceAccount>(&()));
-        object.data = json!({ "spec": spec });
-        object
-    }
-
-    /// The policy of another installation is not judged, and its deletion is not proposed.
-    #[test]
-    fn another_installations_policy_is_left_alone() {
-        let election = Election {
-            namespace: "n".to_owned(),
-            record: "l-fencing".to_owned(),
-            key: HOLDER_KEY.to_owned(),
-            recorded: String::new(),
-            missing: Vec::new(),
-            account: (String::new(), String::new()),
-            holder: String::new(),
-            user: None,
-        };
-        let ours = format!("{}-fencing", APP.name);
-        let [theirs, older] = ["green", "older"].map(|prefix| format!("{prefix}-{ours}"));
-        let spec = json!({
-            "paramKind": { "apiVersion": "v1", "kind": "ServiceAccount" },
-            "validations": [{ "expression": HOLDER_KEY }],
-        });
-        let all = [&theirs, &ours, &older].map(|name| object(name, &spec));
-        let bound = |name: &str, namespace: &str| {
-            let record = json!({ "name": "l-fencing", "namespace": namespace });
-            let actions = json!(["Deny"]);
-            object(
-                name,
-                &json!({ "policyName": name, "paramRef": record, "validationActions": actions }),
-            )
-        };
-        let judge = |policies, bindings: &[_]| {
-            judge(&APP, &election, policies, bindings).expect("a policy")
-        };
-        let judged = judge(&all[..2], &[bound(&theirs, "m"), bound(&ours, "n")]);
-        assert!(judged.1.starts_with(&format!("{ours} uses ")), "{judged:?}");
-        let judged = judge(&all, &[bound(&ours, "n"), bound(&older, "n")]);
-        let two = format!("{ours} is not the only policy that uses this record: there is {older}");
-        assert!(judged.1.starts_with(&two), "{judged:?}");
-        // Each policy may be ours if there is neither an election nor a namespace.
-        let (grade, text) = nowhere(&all, &[bound(&ours, "n")]);
-        assert_eq!(grade, Grade::Error, "{text}");
-        assert!(text.contains(&format!("{ours} rejects")), "{text}");
-        assert_eq!(nowhere(&all, &[]).0, Grade::Skipped);
-        // Ours is not bound.
-        let judged = judge(&all[..2], &[bound(&theirs, "m")]);
-        assert!(
-            judged.1.starts_with(&format!("{ours} has no binding")),
-            "{judged:?}"
-        );
-    }
-
-    /// With a small margin, fencing is part of the election's safety, whatever the duration of the Lease.
-    #[test]
-    fn a_small_margin_requires_fencing() {
-        let mut settings = Config::shipped(&APP).leader_election;
-        settings.enabled = true;
-        for (lease, renew, is_small) in [
-            (15, 14, true),
-            (14, 10, true),
-            (15, 10, false),
-            (9, 4, false),
-        ] {
-            settings.lease_duration = Duration::from_secs(lease);
-            settings.renew_deadline = Duration::from_secs(renew);
-            let (grade, text) = not_installed("not installed", &settings);
-            assert_eq!(grade == Grade::Warning, is_small, "{text}");
-        }
-        settings.lease_duration = Duration::from_secs(3);
-        settings.renew_deadline = Duration::from_secs(2);
-        let (_, text) = not_installed("not installed", &settings);
-        assert_eq!(
-            text,
-            "not installed, and leader_election.lease_duration is only 1s longer than renew_deadline: after a longer pause of its \
-             machine, the old leader may write at the same time as the new one; apply deploy/components/fencing, or set \
-             lease_duration to at least 5s more than renew_deadline"
-        );
-        settings.enabled = false;
-        let (grade, text) = not_installed("not installed", &settings);
-        assert_eq!(grade, Grade::Skipped, "{text}");
-    }
-
-    /// Another policy applies to the writes of this account, and uses the record of another Lease.
-    #[tokio::test]
-    async fn a_policy_that_judges_this_account_by_another_record_is_an_error() {
-        for (account, is_ours) in [(None, true), (Some(APP.name), true), (Some("green"), false)] {
-            let mut doctor = Doctor::for_tests(Config::shipped(&APP), &[], |_| Vec::new());
-            doctor.namespace = Some("n".to_owned());
-            let settings = &doctor.config.leader_election;
-            let (lease, record) = (settings.lease_name.clone(), settings.record_name());
-            let client = service_fn(move |request: Request<Body>| {
-                let ours = format!("{}-fencing", APP.name);
-                let names = [ours.clone(), format!("green-{ours}")];
-                let path = request.uri().path();
-                let last = path.rsplit('/').next().unwrap_or_default();
-                let items = |spec: [Value; 2]| {
-                    let items = names.iter().zip(spec);
-                    let items = items
-                        .map(|(name, spec)| json!({ "metadata": { "name": name }, "spec": spec }));
-                    json!({ "metadata": {}, "items": items.collect::<Vec<_>>() })
-                };
-                let annotations = match account {
-                    Some(account) if last == "green-record" => {
-                        json!({ account_key(&APP): account })
-                    }
-                    _ => json!({}),
-                };
-                let body = match last {
-                    "validatingadmissionpolicies" => items([(); 2].map(|()| {
-                        json!({ "paramKind": { "apiVersion": "v1", "kind": "ServiceAccount" },
-                                "validations": [{ "expression": HOLDER_KEY }] })
-                    })),
-                    "validatingadmissionpolicybindings" => {
-                        let spec = |(name, record): (&String, &str)| {
-                            json!({ "policyName": name, "paramRef": { "name": record, "namespace": "n" },
-                                    "validationActions": ["Deny"] })
-                        };
-                        items([(&names[0], &*record), (&names[1], "green-record")].map(spec))
-                    }
-                    "subjectaccessreviews" => {
-                        json!({ "spec": {}, "status": { "allowed": true } })
-                    }
-                    name if name == lease => json!({ "metadata": { "name": name } }),
-                    name => json!({ "metadata": { "name": name, "annotations": annotations } }),
-                };
-                let body = Body::from(body.to_string().into_bytes());
-                async move { Ok::<_, Infallible>(Response::new(body)) }
-            });
-            doctor.client = Client::new(client, "default");
-            let (grade, text) = examine(&doctor).await;
-            let judged = format!(
-                "green-{name}-fencing judges system:serviceaccount:n:{name} by serviceaccount/green-record in n, the record of \
-                 another Lease, and rejects each leader",
-                name = APP.name
-            );
-            assert_eq!(grade == Grade::Error, is_ours, "{account:?}: {text}");
-            assert_eq!(text.starts_with(&judged), is_ours, "{account:?}: {text}");
-        }
-    }
-}
+mod tests;
