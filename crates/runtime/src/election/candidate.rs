@@ -274,6 +274,8 @@ impl Candidate {
     pub(super) fn publish(&mut self, stopping: bool) {
         let leads = self.elector.held().is_some();
         self.guard.record_is(leads.then(|| self.record.is()));
+        let is_missing = leads && self.record.is_missing();
+        self.counts.record_missing.record(is_missing.into());
         if self.elector.held() == self.published.as_ref() {
             return;
         }

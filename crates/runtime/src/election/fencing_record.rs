@@ -21,7 +21,7 @@ use crate::{
         app::App,
         backoff::Backoff,
         environment::Host,
-        settings::{LeaderElection, MUTATION_TIMEOUT},
+        settings::{LeaderElection, MUTATION_TIMEOUT, SAFE_MARGIN},
     },
     telemetry::{fencing_record::FencingRecordState, log_once::OutageLog},
 };
@@ -71,6 +71,10 @@ pub(crate) fn lease_of(term: &str) -> &str {
     term.split('/').next().unwrap_or_default()
 }
 
+/// Interval of the reads of the record in a term, if the election requires server-side fencing. A missing record disables the
+/// policy, and no rejected write shows that.
+const REVIEWED_EACH: Duration = Duration::from_mins(1);
+
 /// Maximum number of reads before the write of an assertion.
 const READS: u32 = 2;
 
@@ -105,6 +109,8 @@ pub(crate) struct FencingRecord {
     /// Whether `name` is from a message of the policy.
     is_adopted: bool,
     namespace: String,
+    /// Why the election requires server-side fencing, if it does.
+    required: Option<String>,
     /// The Lease that must name the writer; `None` without an election.
     lease: Option<String>,
     identity: Identity,
@@ -129,6 +135,7 @@ impl FencingRecord {
             is_expected: settings.fencing_record.is_some(),
             is_adopted: false,
             namespace: namespace.to_owned(),
+            required: settings.fencing_reason(),
             lease: settings.enabled.then(|| settings.lease_name.clone()),
             identity: identity.clone(),
             limit: DEFAULT_WEBHOOK,
@@ -220,6 +227,8 @@ pub(crate) struct FencingRecordWriter {
     is: FencingRecordState,
     /// The assertion in progress, if any: its term and its result, `None` after a timeout.
     under_way: JoinSet<(String, Option<Result<WriteOutcome, kube::Error>>)>,
+    /// Start of the last assertion.
+    started: Instant,
     /// Earliest start of the next assertion, and the pause after it.
     due: Instant,
     pauses: Backoff,
@@ -242,6 +251,7 @@ impl FencingRecordWriter {
             term: String::new(),
             is: FencingRecordState::NotInstalled,
             under_way: JoinSet::new(),
+            started: Instant::now(),
             due: Instant::now(),
             pauses: Backoff::new(retry_period / 2, call),
             trouble: OutageLog::default(),
@@ -265,13 +275,21 @@ impl FencingRecordWriter {
     }
 
     /// Starts an assertion if the record may not name this term yet, none is in progress, and the pause has passed. Call it at
-    /// each renewal.
+    /// each renewal. If the election requires fencing, the record is also read [every minute](REVIEWED_EACH).
     pub(crate) fn assert_if_due(&mut self) {
         let now = Instant::now();
-        if self.is != FencingRecordState::Pending || self.is_under_way() || now < self.due {
+        let due = match self.is {
+            FencingRecordState::Pending => self.due,
+            _ if self.record.required.is_some() => self.started + REVIEWED_EACH,
+            _ => return,
+        };
+        if self.is_under_way() || now < due {
             return;
         }
-        self.due = now + self.pauses.advance();
+        self.started = now;
+        if self.is == FencingRecordState::Pending {
+            self.due = now + self.pauses.advance();
+        }
         let (record, term) = (self.record.clone(), self.term.clone());
         let limit = self.limit();
         self.under_way.spawn(async move {
@@ -308,6 +326,11 @@ impl FencingRecordWriter {
     /// Returns the state of the record.
     pub(crate) fn is(&self) -> FencingRecordState {
         self.is
+    }
+
+    /// Returns whether the election requires server-side fencing, and there is no record.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.record.required.is_some() && self.is == FencingRecordState::NotInstalled
     }
 
     /// Aborts the assertion in progress.
@@ -358,7 +381,15 @@ impl FencingRecordWriter {
                 }
             }
             WriteOutcome::NotInstalled(error) => {
-                if self.record.is_expected {
+                let was_there = self.is == FencingRecordState::Written;
+                if let Some(why) = &self.record.required
+                    && (self.record.is_expected || was_there)
+                {
+                    self.failed(&format!(
+                        "{error}: no fencing, and {why}; apply deploy/components/fencing, or set lease_duration to at least \
+                         {SAFE_MARGIN:?} more than renew_deadline"
+                    ));
+                } else if self.record.is_expected {
                     self.failed(&format!("{error}; apply deploy/components/fencing, or unset leader_election.fencing_record"));
                 } else {
                     debug!(record = self.object(), "no fencing record: {error}");

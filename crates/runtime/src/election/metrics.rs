@@ -16,6 +16,7 @@ pub(super) struct Counts {
     pub transitions: BoundCounter<u64>,
     pub term_start: BoundGauge<u64>,
     rejecting: BoundGauge<u64>,
+    pub record_missing: BoundGauge<u64>,
     pub renew: Timer,
 }
 
@@ -25,11 +26,14 @@ impl Counts {
             KeyValue::new("installation", installation.to_owned()),
             KeyValue::new("name", lease.to_owned()),
         ];
+        let record_missing = metrics.gauge(&table::FENCING_RECORD_MISSING, &[]);
+        record_missing.record(0);
         Self {
             leading: metrics.gauge(&table::LEADING, &labels),
             transitions: metrics.counter(&table::LEADER_TRANSITIONS, &[]),
             term_start: metrics.gauge(&table::TERM_START, &[]),
             rejecting: metrics.gauge(&table::FENCING_REJECTS_LEADER, &[]),
+            record_missing,
             renew: metrics.timer(&table::LEASE_RENEW, &[]),
         }
     }

@@ -36,6 +36,7 @@ use crate::{
 };
 use http::{Method, Request};
 use kube::client::{Body, ClientBuilder};
+use opentelemetry_sdk::Resource;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::{
@@ -94,6 +95,17 @@ fn candidate_of(
     settings: &LeaderElection,
     sender: watch::Sender<Option<Term>>,
 ) -> Candidate {
+    let metrics = Metrics::disconnected(&APP);
+    candidate_with(service, name, settings, sender, &metrics)
+}
+
+fn candidate_with(
+    service: Service,
+    name: &str,
+    settings: &LeaderElection,
+    sender: watch::Sender<Option<Term>>,
+    metrics: &Metrics,
+) -> Candidate {
     let start = Instant::now();
     let clock = Clock::from_fn(move || start.elapsed());
     let mut host = Host::for_tests([]);
@@ -109,8 +121,7 @@ fn candidate_of(
         namespace: Some("n".into()),
         installation: String::new(),
     };
-    let metrics = Metrics::disconnected(&APP);
-    Candidate::new(host, settings, target, client, guard, sender, &metrics).unwrap()
+    Candidate::new(host, settings, target, client, guard, sender, metrics).unwrap()
 }
 
 impl Replica {

@@ -144,6 +144,72 @@ async fn a_leader_without_a_configured_record_writes_the_one_that_the_policy_nam
     assert_eq!(api.recorded(), "a_1", "before the first write of the term");
 }
 
+/// With a short Lease, the leader notices that the record was deleted, and that it was restored. Without a short Lease, it does not
+/// read the record during a term.
+#[tokio::test(start_paused = true)]
+async fn h20_a_record_that_disappears_under_a_short_lease_is_reported() {
+    let minute = Duration::from_mins(1);
+    for (seconds, is_configured, lines) in [(3, true, 1), (3, false, 1), (15, true, 0)] {
+        let settings = LeaderElection {
+            lease_duration: Duration::from_secs(seconds),
+            renew_deadline: Duration::from_secs(2),
+            retry_period: Duration::from_millis(500),
+            fencing_record: is_configured.then(|| "l-fencing".to_owned()),
+            ..LeaderElection::new("l")
+        };
+        let is_short = lines > 0;
+        let (metrics, _provider) = Metrics::new(&APP, Resource::builder_empty().build(), None);
+        let is_missing = || {
+            let (_, text) = metrics.scrape(None);
+            text.contains("\nsome_operator_fencing_record_missing 1\n")
+        };
+        let api = FakeApi::released();
+        api.put_record(Some(json!({})));
+        let (sender, mut term) = watch::channel(None);
+        let candidate = candidate_with(api.service(), "a", &settings, sender, &metrics);
+        let (log, _guard) = logged(tracing::Level::WARN);
+        let (_ability, able) = watch::channel(Eligibility::Full);
+        let mut health = Health::new(&Host::of_this_process());
+        let heartbeat = health.heartbeat("leader-election");
+        let task = tokio::spawn(async move {
+            candidate
+                .run(&heartbeat, able, std::future::pending())
+                .await;
+        });
+        term.wait_for(Option::is_some).await.unwrap();
+        sleep(minute * 2).await;
+        assert!(!is_missing());
+        let asked = || {
+            let requests = api.requests();
+            let of_record = requests
+                .iter()
+                .filter(|seen| seen.uri.contains("l-fencing"));
+            of_record.count()
+        };
+        asked();
+        sleep(minute * 10).await;
+        let reviews = asked();
+        assert!(
+            if is_short {
+                (9..=10).contains(&reviews)
+            } else {
+                reviews == 0
+            },
+            "{reviews}"
+        );
+        api.put_record(None);
+        sleep(minute + RETRY).await;
+        assert_eq!(is_missing(), is_short, "{seconds} s");
+        let log = String::from_utf8(log.lock().clone()).unwrap();
+        assert_eq!(log.matches("no fencing, and").count(), lines, "{log}");
+        api.put_record(Some(json!({})));
+        sleep(minute + RETRY).await;
+        assert!(!is_missing());
+        assert_eq!(api.recorded() == "a_1", is_short);
+        task.abort();
+    }
+}
+
 /// Only the policy needs the record: a replica leads without it.
 #[tokio::test(start_paused = true)]
 async fn an_unwritable_fencing_record_does_not_prevent_leadership() {

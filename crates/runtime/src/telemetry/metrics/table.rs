@@ -113,6 +113,8 @@ metrics! {
             "Writes that this replica or the API server's fencing policy rejected because this replica did not lead.";
         FENCING_REJECTS_LEADER: Gauge "{app}_fencing_rejects_leader" "" []
             "Whether the API server's fencing policy has rejected the writes of this replica for over 10 s although it leads (1).";
+        FENCING_RECORD_MISSING: Gauge "{app}_fencing_record_missing" "" []
+            "Whether this replica leads with a Lease that requires server-side fencing, and found no fencing record (1).";
     }
     "Objects" {
         SCOPE_SERVED: Gauge "{app}_scope_served" "" ["reason", "scope"]
