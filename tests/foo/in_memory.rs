@@ -163,7 +163,7 @@ async fn the_controller_works() {
         .plane
         .get("deployments.apps", "default", "foo-sample");
     assert!(left.is_none(), "{left:?}");
-    // `describe` shows no Events: it asks for those of the core API.
+    // `describe` shows no Events: it requests Events of the core API.
     let unknown = memory.plane.not_modelled();
     assert_eq!(unknown, ["/api/v1/namespaces/default/events"]);
     controller.kill().await.unwrap();

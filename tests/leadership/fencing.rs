@@ -551,7 +551,7 @@ impl Foos {
 }
 
 /// Without leader election, the only replica writes the record at its start, and again after another client has changed it. If
-/// the settings name no record, and the default is not the record of the policy, it writes the one that the policy names. A
+/// the settings name no record, and the default is not the record of the policy, it writes the record that the policy names. A
 /// configured record that does not exist is logged.
 #[tokio::test]
 async fn without_an_election_the_record_names_the_replica() {

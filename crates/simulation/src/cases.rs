@@ -24,7 +24,7 @@ pub struct Programs {
 
 static PROGRAMS: OnceLock<Programs> = OnceLock::new();
 
-/// Returns the registered operators, by default those of the repository.
+/// Returns the registered operators, by default the operators of the repository.
 pub fn programs() -> &'static Programs {
     PROGRAMS.get_or_init(|| Programs::of_repository([]))
 }

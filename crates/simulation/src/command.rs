@@ -21,7 +21,8 @@ use super::{
     subject::Operator,
 };
 
-/// Runs an operator under simulation, as the arguments of this process specify: see `--help`. The seeds of one run are judged on all
+/// Runs an operator under simulation, as the arguments of this process specify: see `--help`. The seeds of one run are judged
+/// on all
 /// cores.
 pub fn main(operator: Operator) -> ExitCode {
     run(Programs::of(operator))
@@ -201,7 +202,7 @@ struct How {
 /// Number of violating cases that are shrunk and printed. Shrinking takes half a minute each.
 const SHRUNK: usize = 3;
 
-/// Number of judged cases, and the names of those with violations.
+/// Number of judged cases, and the names of the cases with violations.
 struct Judged {
     cases: usize,
     wrong: Vec<String>,

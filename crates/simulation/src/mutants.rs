@@ -151,7 +151,7 @@ pub fn run(parts: &str) -> bool {
     tried > 0 && missed.is_empty()
 }
 
-/// Runs of the program with a mutant, and with those of its `with`.
+/// Runs of the program with a mutant, and with the mutants of its `with`.
 struct Runs<'a> {
     program: &'a Path,
     /// Arguments that choose an operator. Empty: all.

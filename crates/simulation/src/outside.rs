@@ -1,4 +1,4 @@
-//! Systems outside the cluster, one of each type in a world. All replicas share it.
+//! Systems outside the cluster. A world has one system of each type. All replicas share it.
 //!
 //! A system changes at once ([`Outside::act`]), or when a slow request lands ([`Outside::begin`]). A slow request may land after
 //! the term of its sender, and after its end.
@@ -29,7 +29,7 @@ pub struct Place<'a> {
     pub(super) who: Who,
 }
 
-/// The settings of a replica that is only asked for its declarations.
+/// The settings of a replica that only declares its types.
 static SHIPPED: LazyLock<Settings> = LazyLock::new(Settings::default);
 
 impl Place<'_> {
@@ -229,7 +229,7 @@ impl<T: System> AnySystem for State<T> {
     }
 }
 
-/// One type of system.
+/// A type of system.
 struct Entry {
     of: TypeId,
     /// An `Arc<Mutex<State<T>>>`, twice.

@@ -46,8 +46,9 @@ thread_local! {
 
 /// Runs `turn`. Returns its result and its records.
 ///
-/// All code of a replica runs in it, even if its records are dropped. With a single dispatcher, tracing asks that of the current thread
-/// whether a new callsite is enabled. A line that is first logged outside would be disabled in all later runs of the process.
+/// All code of a replica runs in it, even if its records are dropped. With a single dispatcher, the dispatcher of the current
+/// thread decides whether a new callsite is enabled. A line that is first logged outside would be disabled in all later runs of
+/// the process.
 pub fn during<T>(turn: impl FnOnce() -> T) -> (T, Vec<(Instant, Record)>) {
     /// Shared by all threads: each new dispatcher makes tracing evaluate every callsite again.
     static HERE_BY_THREAD: LazyLock<Dispatch> =

@@ -318,7 +318,7 @@ impl Replica {
 }
 
 impl Drop for Replica {
-    /// Actions during the drop have no effect: the world does not take out the requests, and nothing is recorded.
+    /// Actions during the drop have no effect: the world does not take out the requests, and records no event.
     fn drop(&mut self) {
         if let Some((rt, root)) = self.inside.take() {
             record::during(|| {

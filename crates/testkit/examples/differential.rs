@@ -1,5 +1,5 @@
-//! Compares the control plane in memory with a real one: `differential [REQUESTS [SEED [CRD.yaml]]]`. Without a CRD, the one with
-//! every keyword is compared, and then CRDs of which most are invalid.
+//! Compares the control plane in memory with a real one: `differential [REQUESTS [SEED [CRD.yaml]]]`. Without a CRD, it
+//! compares the CRD with every keyword, and then other CRDs, most of them invalid.
 
 #![allow(
     clippy::unwrap_used,

@@ -50,7 +50,7 @@ impl Names {
     }
 }
 
-/// Checks each declared type that has a part of the names of a printed CRD.
+/// Checks each declared type whose names agree in part with a printed CRD.
 ///
 /// # Panics
 /// If the other names differ. The controller would wait for a type that no CRD installs.
@@ -67,7 +67,7 @@ pub(super) fn check(needs: &RequiredAccess, printed: &[Names]) {
 mod tests {
     use super::*;
 
-    /// A name that differs is reported. Types of other CRDs are none of this program's business.
+    /// A name that differs is reported. Types of other CRDs are not checked.
     #[test]
     fn names_of_a_kind_that_no_crd_installs_are_reported() {
         let names = Names {

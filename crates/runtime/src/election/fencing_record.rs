@@ -158,7 +158,7 @@ impl FencingRecord {
         if says(&holder_key, self.identity.as_str()) && says(&term_key, term) {
             return Ok(WriteOutcome::Named);
         }
-        // Two installations with one service account, of which one has no record: it must not take the record of the other.
+        // Two installations share a service account, and only the first has a record. The second must not use it.
         if self.is_adopted
             && !says(&holder_key, self.identity.as_str())
             && let Some(written) = record.annotations().get(&term_key)

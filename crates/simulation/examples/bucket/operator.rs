@@ -3,7 +3,7 @@
 //!
 //! The provider carries out a request seconds after the operator has sent it, perhaps after the end of the sender's term. No fence
 //! stops such a request. So each request names the UID and the generation of its object, and the provider refuses a request that is
-//! older than the last one. It never creates a bucket for a UID whose bucket it was told to delete.
+//! older than the last one. It never creates a bucket for a UID whose bucket it has deleted on request.
 
 use std::{collections::BTreeMap, convert::Infallible, sync::Arc, time::Duration};
 

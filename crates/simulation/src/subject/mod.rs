@@ -1,4 +1,4 @@
-//! What an author writes to simulate an operator: its [`Operator`], and a [`Subject`] for each reconciled resource type.
+//! The author's part of a simulation: its [`Operator`], and a [`Subject`] for each reconciled resource type.
 //!
 //! The simulation runs the author's `build` once to learn the resource types, the requests and the permissions. It derives the
 //! users' actions from the schema of the CRD. It checks rules that hold for every operator on the runtime, and the rules of the
@@ -28,8 +28,8 @@ pub type Verdict = Result<(), String>;
 
 /// A reconciled resource type under simulation.
 ///
-/// Only [`settled`](Self::settled) is required. It is called at the end of a run, when the faults are over, the users are done and
-/// the operator has had time to react.
+/// Only [`settled`](Self::settled) is required. It is called at the end of a run, after the end of all faults and actions, and
+/// after a time in which the operator can react.
 pub trait Subject: Send + Sync + 'static {
     /// The object with its spec. The struct that `#[derive(CustomResource)]` generates is enough.
     type Object: Resource<DynamicType = ()> + DeserializeOwned + fmt::Debug;

@@ -55,8 +55,9 @@ impl Operator {
         self
     }
 
-    /// Limits the permissions of the replicas to these rules, in YAML: `ClusterRole` and `Role` documents, such as the output of the
-    /// command `rbac`. Without rules, they have all permissions. Those for Leases and Events need not be listed.
+    /// Limits the permissions of the replicas to these rules, in YAML: `ClusterRole` and `Role` documents, such as the
+    /// output of the
+    /// command `rbac`. Without rules, they have all permissions. Permissions for Leases and Events need not be listed.
     ///
     /// # Panics
     /// If a document is not a role.

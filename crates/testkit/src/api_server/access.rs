@@ -39,13 +39,13 @@ impl Verb {
 /// A rule of a `Role` or `ClusterRole`.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Namespace in which the rule applies; everywhere if there is none.
+    /// Namespace of the rule; `None`: everywhere.
     pub namespace: Option<String>,
     /// The rule: `apiGroups`, `resources`, `resourceNames` and `verbs`.
     pub rule: Value,
 }
 
-/// What a rule must allow.
+/// A request that a rule must allow.
 #[derive(Clone, Copy, Debug)]
 struct Right<'a> {
     verb: &'a str,
@@ -121,7 +121,7 @@ impl Store {
         is_granted && (self.revoked.is_empty() || !self.revoked.contains(&revoked))
     }
 
-    /// Returns the rules of a user, who has no other rights from now on.
+    /// Returns the rules of a user. From now on, the user has no other rights.
     pub fn rules_of(&mut self, user: &str) -> &mut Vec<Rule> {
         self.rules.entry(user.to_owned()).or_default()
     }

@@ -1,6 +1,6 @@
 //! Names that are DNS labels.
 
-/// Returns what is wrong with a DNS-1035 label (`IsDNS1035Label`).
+/// Returns the error of a DNS-1035 label (`IsDNS1035Label`).
 pub fn dns1035_label(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > 63 {

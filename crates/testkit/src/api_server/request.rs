@@ -236,7 +236,7 @@ fn is_duration(text: &str) -> bool {
     unit.len() < text.len() && matches!(unit, "ms" | "s" | "m" | "h" | "us" | "ns")
 }
 
-/// Groups of Kubernetes' own kinds, apart from those that end with `.k8s.io`.
+/// Groups of Kubernetes' own kinds, except for the groups that end with `.k8s.io`.
 const GROUPS: [&str; 6] = ["", "apps", "autoscaling", "batch", "policy", "extensions"];
 
 /// Returns the version and the target of a path.

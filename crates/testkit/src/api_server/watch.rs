@@ -221,7 +221,7 @@ impl Watch {
     }
 
     /// Returns the event of a change, if this watch selects the object before or after it. An object that the change removes from
-    /// the selection is deleted for this watch, and one that the change adds to it is new.
+    /// the selection is deleted for this watch. An object that the change adds is new.
     fn event(&self, revision: &Revision) -> Option<(&'static str, Value)> {
         let key = &revision.key;
         let mut namespace = self.namespace.iter();

@@ -2,11 +2,12 @@
 //! equal.
 //!
 //! The requests follow from the schema of the CRD: bounds and their neighbours, values of other types, null, unknown and missing
-//! fields, repeated elements, preconditions, subresources, all versions, `dryRun` and `fieldValidation`. They are drawn from a seed,
+//! fields, repeated elements, preconditions, subresources, all versions, `dryRun` and `fieldValidation`. They are drawn from a
+//! seed,
 //! so a run can be repeated.
 //!
-//! Not compared: UIDs, resourceVersions and times (only whether they are equal to others), `managedFields`, the words of parsers,
-//! the words of errors within rules, and the order of the causes of an error.
+//! Not compared: UIDs, resourceVersions and times (only their equality), `managedFields`, the messages of parsers, the messages
+//! of errors within rules, and the order of the causes of an error.
 
 mod draw;
 pub mod invalid;
@@ -50,10 +51,10 @@ pub struct Options {
     pub requests: usize,
     /// Chooses the requests.
     pub seed: u64,
-    /// Valid objects of the storage version, without metadata. Requests are derived from them. Without any, one is derived from the
-    /// schema.
+    /// Valid objects of the storage version, without metadata. Requests are derived from them. If there is none, the schema
+    /// determines one.
     pub good: Vec<Value>,
-    /// Number of differences after which the comparison ends.
+    /// Maximum number of differences.
     pub most_differences: usize,
 }
 
@@ -76,7 +77,7 @@ pub struct Report {
     /// Number of requests that were accepted.
     pub accepted: usize,
     pub differences: Vec<Difference>,
-    /// Number of writes of the real one that changed only `managedFields`, which are not modelled.
+    /// Number of writes of the real control plane that changed only `managedFields`, which are not modelled.
     pub managed_fields: usize,
     /// Requests that the control plane in memory does not model, with their number.
     pub not_modelled: BTreeMap<String, usize>,
@@ -151,7 +152,7 @@ pub async fn compare(
     Ok(run.report)
 }
 
-/// Compares the responses to the creation of CRDs, most of which are invalid.
+/// Compares the responses to the creation of CRDs, most of them invalid.
 ///
 /// # Errors
 /// The real API server cannot be reached.
@@ -203,7 +204,7 @@ impl Sent {
     }
 }
 
-/// One of the two control planes.
+/// A control plane: real, or in memory.
 struct Side {
     client: kube::Client,
     names: Names,
@@ -223,7 +224,7 @@ impl Side {
         }
     }
 
-    /// Returns whether the `managedFields` of an object differ from those of its last response.
+    /// Returns whether the `managedFields` of an object differ from its last response.
     fn manages(&mut self, object: &Value) -> bool {
         let is_whole =
             matches!(object["kind"].as_str(), Some(kind) if kind != "Scale" && kind != "Status");

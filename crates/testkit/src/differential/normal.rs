@@ -1,4 +1,4 @@
-//! The form in which responses are compared.
+//! The form of responses for the comparison.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use crate::api_server::store_numbers;
 
-/// UIDs and versions of one side, numbered in the order in which they were seen.
+/// UIDs and versions of one side, numbered in the order of their first use.
 #[derive(Default)]
 pub struct Names {
     uids: BTreeMap<String, usize>,
@@ -134,7 +134,7 @@ impl Names {
     }
 }
 
-/// Adds the paths at which two values differ.
+/// Adds the paths of different values.
 pub fn differ(path: &str, real: &Value, simulated: &Value, lines: &mut Vec<String>) {
     match (real, simulated) {
         (Value::Object(real), Value::Object(simulated)) => {

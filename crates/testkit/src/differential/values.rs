@@ -19,7 +19,7 @@ enum Step {
 /// Maximum depth of places.
 const DEPTH: usize = 8;
 
-/// Returns all places of a schema, except those of the metadata.
+/// Returns all places of a schema, except the metadata.
 pub fn spots(schema: &Value) -> Vec<Spot> {
     let mut spots = Vec::new();
     add(schema, &[], &mut spots);

@@ -1,5 +1,6 @@
-//! Columns of `kubectl get`. For the built-in kinds they are those of `pkg/printers/internalversion/printers.go`, for custom kinds
-//! those of the CRD (`apiextensions-apiserver/pkg/registry/customresource/tableconvertor`).
+//! Columns of `kubectl get`: of the built-in kinds as in `pkg/printers/internalversion/printers.go`, of custom kinds as in
+//! their CRD
+//! (`apiextensions-apiserver/pkg/registry/customresource/tableconvertor`).
 
 use std::fmt::Write as _;
 

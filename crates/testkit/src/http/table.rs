@@ -16,7 +16,7 @@ pub enum Include {
     None,
 }
 
-/// Returns a table of objects. `metadata` is that of the list.
+/// Returns a table of objects. `metadata` belongs to the list.
 pub fn table(
     columns: &[Column],
     objects: &[Value],

@@ -188,7 +188,7 @@ fn collect(store: &Store) -> Vec<Request> {
     requests
 }
 
-/// Empties namespaces that are deleted, and removes those that are empty.
+/// Deletes the objects of terminating namespaces, and then the namespaces.
 fn end_namespaces(store: &mut Store, now: Now) -> Vec<Request> {
     let namespaces = store.list(Kind::Namespace, None);
     let ending: Vec<Key> = namespaces

@@ -33,7 +33,7 @@ pub const ADMIN: &str = "admin";
 ///
 /// A request that is not modelled gets the status 501 with the reason `NotModelled`, never a guess.
 ///
-/// Clones share the control plane. Its clock is that of tokio, so `#[tokio::test(start_paused = true)]` makes time fly.
+/// Clones share the control plane. It uses tokio's clock, so `#[tokio::test(start_paused = true)]` makes time fly.
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(async {
@@ -78,7 +78,7 @@ pub struct ControlPlane {
 
 struct Shared {
     state: Mutex<State>,
-    /// Number of the last request, for those that wait.
+    /// Number of the last request, for waiting clients.
     requests: watch::Sender<u64>,
     started: Instant,
     wall: Timestamp,

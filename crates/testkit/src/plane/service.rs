@@ -1,4 +1,4 @@
-//! The control plane as a tower service, on which a `kube::Client` runs.
+//! The control plane as the tower service of a `kube::Client`.
 
 use std::{
     convert::Infallible,
@@ -108,7 +108,7 @@ impl ControlPlane {
         scripted.remove(at).map(|(_, _, answer)| answer)
     }
 
-    /// Streams the events of a watch, as lines. The objects that a watch lists first are those of now.
+    /// Streams the events of a watch, as lines. A watch first lists the current objects.
     pub(crate) fn events(
         self,
         mut watch: Watch,

@@ -12,7 +12,7 @@ pub(crate) struct RejectionReports {
 }
 
 impl RejectionReports {
-    /// Reports a rejection with the policy's message. It replaces an earlier one that was not handled.
+    /// Reports a rejection with the policy's message. It replaces an earlier rejection that was not handled.
     pub(super) fn report(&self, message: &str) {
         message.clone_into(&mut self.message.lock());
         self.reported.notify_one();

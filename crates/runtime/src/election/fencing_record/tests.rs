@@ -240,7 +240,7 @@ async fn a_record_is_taken_from_the_policy_under_conditions() {
     assert_eq!(a.named_by(&rejection("a_1", "web-fencing in n")), None);
 }
 
-/// Two installations share a service account, and one of them has no record. It must not take over the record of the other.
+/// Two installations share a service account, and only the first has a record. The second must not use this record.
 #[tokio::test(start_paused = true)]
 async fn the_record_of_another_lease_is_not_taken_over() {
     let term_key = HOLDER_KEY.replace(HOLDER, TERM);

@@ -4,7 +4,7 @@
 //! - An export ends at its deadline, with all of its attempts. The SDK checks its time limit only between two attempts.
 //! - An export runs within a Tokio [`Runtime`]. The threads of the SDK have none. Timers and connections need one.
 //! - An export starts after the [`Pause`] that the collector requested. The pause does not use the time of the export. An export
-//!   whose pause exceeds its time is sent once more, with its time anew.
+//!   whose pause exceeds its time is sent once more, with the whole time.
 //! - A batch is sent again while its gRPC connections break before the response. The SDK retries the code "unavailable", but tonic
 //!   returns "unknown" for a reset connection. A load balancer that has forgotten an idle connection would cost the first batch
 //!   after each pause. OTLP delivers at least once, so a batch whose response was lost may be delivered twice.
@@ -45,7 +45,7 @@ impl Pause {
         self.0.lock().is_none_or(|end| end <= Instant::now())
     }
 
-    /// Waits until the pause is over.
+    /// Waits for the end of the pause.
     async fn wait(&self) {
         let end = *self.0.lock();
         if let Some(end) = end {
@@ -74,7 +74,8 @@ impl Runtime {
         }
     }
 
-    /// Ends each running export at its next poll. Must be called before the runtime ends: a timer of an ended runtime panics. The end
+    /// Ends each running export at its next poll. Must be called before the runtime ends: a timer of an ended runtime
+    /// panics. The end
     /// of the runtime wakes each export.
     pub fn close(&self) {
         *self.open.write() = false;

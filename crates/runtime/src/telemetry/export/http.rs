@@ -1,8 +1,9 @@
 //! HTTP client of OTLP/HTTP, below the exporters of the SDK.
 //!
 //! The SDK encodes the requests, and repeats them after a broken connection and after the status codes 429, 502, 503 and 504
-//! (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>). This client sends one request over the connections that gRPC uses as well,
-//! with the same limits, and reads a bounded response. One attempt may take half of the time of the export. HTTP/1.1 has no pings, so
+//! (<https://opentelemetry.io/docs/specs/otlp/#otlphttp>). This client sends one request over the connections that gRPC uses as
+//! well,
+//! with the same limits, and reads a bounded response. An attempt may take half of the export's time. HTTP/1.1 has no pings, so
 //! only another attempt, on a new connection, gets past a dead collector or load balancer.
 
 use std::{fmt, time::Duration};

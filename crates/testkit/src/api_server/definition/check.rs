@@ -11,7 +11,7 @@ use super::super::{
 };
 use super::structure::Level;
 
-/// Validates a CRD, or one that replaces `old`.
+/// Validates a CRD, which may replace `old`.
 pub fn check(new: &Value, old: Option<&Value>) -> Vec<Cause> {
     let mut causes = Causes(Vec::new());
     causes.spec(&new["spec"]);
@@ -120,7 +120,7 @@ impl Causes {
             _ => self.not_supported("spec.scope", &spec["scope"], &["Cluster", "Namespaced"]),
         }
         let versions = each(&spec["versions"]);
-        // What is the same in all versions is checked once, because the internal form of a CRD has it once.
+        // The common part of all versions is checked once, because the internal form of a CRD has it once.
         let same = |name: &str| {
             let first = versions
                 .first()
@@ -377,7 +377,7 @@ impl Causes {
         }
     }
 
-    /// Checks a schema by itself (`ValidateCustomResourceDefinitionOpenAPISchema`).
+    /// Checks a schema alone (`ValidateCustomResourceDefinitionOpenAPISchema`).
     #[allow(
         clippy::too_many_lines,
         reason = "one condition for each keyword, in the order of the API server"

@@ -172,7 +172,7 @@ fn is_established(definition: &Value) -> bool {
     conditions.any(|it| it["type"] == "Established" && it["status"] == "True")
 }
 
-/// Returns what prevents the names of a CRD: another CRD of the group has them.
+/// Returns the conflict of the names of a CRD: another CRD of the group has them.
 fn conflict(store: &Store, definition: &Value) -> Option<(&'static str, String)> {
     let spec = &definition["spec"];
     let taken = |is_kind: bool, name: &Value| {

@@ -7,7 +7,7 @@ use super::{
     regexp::Pattern,
 };
 
-/// Formats of strings that the API server checks, without dashes. Those of the second line since 1.34.
+/// Formats of strings that the API server checks, without dashes. The second line: since 1.34.
 const STRINGS: [&str; 27] = [
     "bsonobjectid",
     "uri",
@@ -50,7 +50,7 @@ pub fn is_known(kind: &str, format: &str) -> bool {
         || NOT_MODELLED.contains(&format)
 }
 
-/// Formats that only the real API server can check. A schema with one of them is not modelled.
+/// Formats that only the real API server can check. A schema with such a format is not modelled.
 const NOT_MODELLED: [&str; 2] = ["uri", "email"];
 
 /// Returns the format that is checked, which is empty for a format that the API server ignores

@@ -1,6 +1,6 @@
-//! The schema of one version of a CRD: what the API server makes of an object, and what it rejects.
+//! The schema of one version of a CRD: the stored form of an object, and its errors.
 //!
-//! The order is that of the API server: prune, drop nulls, set defaults, validate, evaluate rules.
+//! The API server has this order: prune, drop nulls, set defaults, validate, evaluate rules.
 
 mod cel;
 mod embedded;

@@ -181,7 +181,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Returns the nodes of the structure, without those of `allOf` and the like.
+    /// Returns the nodes of the structure, without the nodes of `allOf` and the like.
     fn children(&self) -> impl Iterator<Item = &Self> {
         let additional = match &self.additional {
             Additional::Schema(schema) => Some(&**schema),

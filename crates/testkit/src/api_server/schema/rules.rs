@@ -55,7 +55,7 @@ impl Rule {
         })
     }
 
-    /// Returns what errors show of the rule.
+    /// Returns the part of the rule that errors show.
     fn shown(&self) -> &str {
         if self.message.is_empty() {
             &self.expression.text

@@ -1,4 +1,4 @@
-//! Pruning and defaulting: the form in which the API server sees an object.
+//! Pruning and defaulting: the API server's form of an object.
 
 use serde_json::{Number, Value};
 

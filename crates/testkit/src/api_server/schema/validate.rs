@@ -9,7 +9,7 @@ use super::{
     ratchet::Pair,
 };
 
-/// What is wrong with a value.
+/// The errors of a value.
 #[derive(Debug)]
 enum Wrong {
     Required,

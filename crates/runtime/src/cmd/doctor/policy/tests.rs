@@ -67,7 +67,7 @@ fn another_installations_policy_is_left_alone() {
     );
 }
 
-/// With a small margin, fencing is part of the election's safety, whatever the duration of the Lease.
+/// With a small margin, fencing is part of the election's safety for each duration of the Lease.
 #[test]
 fn a_small_margin_requires_fencing() {
     let mut settings = Config::shipped(&APP).leader_election;

@@ -16,7 +16,7 @@ use super::{
 /// Why an expression has no value.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// An error of the rule, with the words of `cel-go` where they are known.
+    /// An error of the rule, with the message of `cel-go` if it is known.
     Known(String),
     /// The real value is not known.
     Unknown(String),

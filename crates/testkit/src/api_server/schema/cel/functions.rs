@@ -1,4 +1,4 @@
-//! Functions: those of the crate `kube-cel`, and some whose behaviour differs there.
+//! Functions of the crate `kube-cel`, and replacements for some of them.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ fn is_known(name: &str) -> bool {
     is_operator || KNOWN.contains(&format!(" {name} "))
 }
 
-/// Checks that all functions of an expression are known, or returns the name of one that is not.
+/// Checks that all functions of an expression are known, or returns the name of an unknown function.
 pub fn check(expression: &IdedExpr) -> Result<(), String> {
     let each = |all: &[IdedExpr]| all.iter().try_for_each(check);
     match &expression.expr {

@@ -1,5 +1,6 @@
-//! Expressions in CEL. The parser and the functions of Kubernetes are those of the crate `kube-cel`. The interpreter is ours: that of
-//! `cel` 0.13 has no optional fields, no macros with two variables, and returns `false` for the field of a scalar.
+//! Expressions in CEL. The crate `kube-cel` supplies the parser and the functions of Kubernetes. The interpreter is our own:
+//! the interpreter of `cel` 0.13 has no optional fields, no macros with two variables, and returns `false` for the field of a
+//! scalar.
 
 mod eval;
 mod functions;

@@ -60,7 +60,7 @@ impl PartialEq for Unordered {
 impl Eq for Unordered {}
 
 impl Unordered {
-    /// Returns what identifies an element.
+    /// Returns the identity of an element.
     fn key(&self, element: &Value) -> Vec<Value> {
         match (&self.keys, element) {
             (Some(keys), Value::Map(map)) => {
@@ -83,7 +83,7 @@ impl Unordered {
             })
     }
 
-    /// Returns the union: elements of `other` replace those with the same keys.
+    /// Returns the union: elements of `other` replace elements with the same keys.
     pub fn and(&self, other: &[Value]) -> Self {
         let mut all = Vec::clone(&self.all);
         for element in other {
