@@ -330,6 +330,50 @@ async fn a5c_paused_deployment_is_a_reason() {
 /// Creates a Foo in each state that `GitOps` tools distinguish, and returns them. The scene has `foo-sample`, which is Ready. No
 /// controller watches the namespace of `unseen`. Remove the finalizer of `going` at the end.
 pub async fn foos_by_state(scene: &Scene) -> BTreeMap<&'static str, Value> {
+    let namespace = create_unseen(scene).await;
+    create_in_each_state(scene).await;
+    let mut states = BTreeMap::new();
+    for (name, reason) in [
+        ("invalid", "InvalidSpec"),
+        ("taken", "ErrResourceExists"),
+        ("refused", "ReplicaFailure"),
+        ("late", "ProgressDeadlineExceeded"),
+    ] {
+        scene.not_ready(name, reason).await;
+    }
+    states.insert("failing", scene.get("foo/refused").await);
+    scene.a_minute_later("refused").await;
+    let message = scene.not_ready("late", "ProgressDeadlineExceeded").await;
+    let says = "Deployment \"late\" has 1 old replica still to terminate; no progress within its progressDeadlineSeconds";
+    assert_eq!(message, says);
+    scene.wait("foo/paused", "condition=Paused").await;
+
+    let get = [
+        "get",
+        "foo",
+        "unseen",
+        "-o",
+        "json",
+        "--namespace",
+        &namespace,
+    ];
+    let unseen = scene.kubectl(&get).await;
+    states.insert("unseen", serde_json::from_str(&unseen).unwrap());
+    for name in [
+        "foo-sample",
+        "invalid",
+        "taken",
+        "refused",
+        "late",
+        "paused",
+        "going",
+    ] {
+        states.insert(name, scene.get(&format!("foo/{name}")).await);
+    }
+    states
+}
+/// Creates the Foo `unseen` in a namespace that no controller watches. Returns the namespace.
+async fn create_unseen(scene: &Scene) -> String {
     let namespace = with_pods().await.namespace("unseen").await;
     let elsewhere = ["--namespace", &namespace];
     let manifest = foo("unseen", &json!({ "deploymentName": "unseen" })).to_string();
@@ -341,7 +385,11 @@ pub async fn foos_by_state(scene: &Scene) -> BTreeMap<&'static str, Value> {
     let table = scene.kubectl(&table).await;
     let row: Vec<_> = table.split_whitespace().collect();
     assert_eq!(row[..2], ["unseen", "unseen"], "{table}");
+    namespace
+}
 
+/// Creates the other Foos, and causes their failures.
+async fn create_in_each_state(scene: &Scene) {
     for (name, deployment) in [
         ("invalid", ""),
         ("taken", "taken"),
@@ -394,38 +442,6 @@ pub async fn foos_by_state(scene: &Scene) -> BTreeMap<&'static str, Value> {
     scene
         .kubectl(&["scale", "foo/refused", "--replicas=2"])
         .await;
-
-    let mut states = BTreeMap::new();
-    for (name, reason) in [
-        ("invalid", "InvalidSpec"),
-        ("taken", "ErrResourceExists"),
-        ("refused", "ReplicaFailure"),
-        ("late", "ProgressDeadlineExceeded"),
-    ] {
-        scene.not_ready(name, reason).await;
-    }
-    states.insert("failing", scene.get("foo/refused").await);
-    scene.a_minute_later("refused").await;
-    let message = scene.not_ready("late", "ProgressDeadlineExceeded").await;
-    let says = "Deployment \"late\" has 1 old replica still to terminate; no progress within its progressDeadlineSeconds";
-    assert_eq!(message, says);
-    scene.wait("foo/paused", "condition=Paused").await;
-
-    let unseen = [&elsewhere[..], &["get", "foo", "unseen", "-o", "json"]].concat();
-    let unseen = scene.kubectl(&unseen).await;
-    states.insert("unseen", serde_json::from_str(&unseen).unwrap());
-    for name in [
-        "foo-sample",
-        "invalid",
-        "taken",
-        "refused",
-        "late",
-        "paused",
-        "going",
-    ] {
-        states.insert(name, scene.get(&format!("foo/{name}")).await);
-    }
-    states
 }
 
 /// kstatus and its fork in Flux and Helm 4 compute the documented status for a Foo in each of its states.
