@@ -172,7 +172,7 @@ impl Front {
     /// Returns a document about the API itself.
     fn document(&self, head: &Parts) -> Option<Response<Body>> {
         let path = head.uri.path();
-        if head.method != Method::GET {
+        if head.method != Method::GET || !is_about_the_api(path) {
             return None;
         }
         if matches!(path, "/readyz" | "/livez" | "/healthz") {
@@ -180,7 +180,7 @@ impl Front {
         }
         let definitions = self.definitions();
         let mut resources = discovery::built_in();
-        resources.extend(definitions.iter().flat_map(discovery::custom));
+        resources.extend(definitions.iter().flat_map(|it| discovery::custom(it)));
         let accept = header(&head.headers, ACCEPT.as_str());
         let found = discovery::document(path, accept, &resources).or_else(|| {
             let document = openapi::document(path, &resources, &definitions)?;
@@ -190,11 +190,10 @@ impl Front {
     }
 
     /// Returns the CRDs.
-    fn definitions(&self) -> Vec<Value> {
+    fn definitions(&self) -> Vec<Arc<Value>> {
         let state = self.0.state();
         let all = state.store.list(Kind::CustomResourceDefinition, None);
-        all.map(|(_, definition)| Value::clone(definition))
-            .collect()
+        all.map(|(_, definition)| definition.clone()).collect()
     }
 
     fn answer(
@@ -337,6 +336,16 @@ fn form(accept: &str, query: &str) -> Option<Form> {
     }
     let is_json = accept.is_empty() || accept.contains("json") || accept.contains("*/*");
     is_json.then_some(Form::Whole)
+}
+
+/// Returns whether a path is that of a document, and not of objects.
+fn is_about_the_api(path: &str) -> bool {
+    let mut parts = path.trim_matches('/').split('/');
+    match parts.next() {
+        Some("api") => parts.count() <= 1,
+        Some("apis") => parts.count() <= 2,
+        _ => true,
+    }
 }
 
 /// Returns whether a path names one object.

@@ -1,5 +1,7 @@
 //! `OpenAPI` v3 documents, which kubectl reads for `explain`, and to learn whether a write can be validated by the server.
 
+use std::sync::Arc;
+
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
@@ -16,7 +18,7 @@ use serde_json::{Map, Value, json};
 use super::discovery::Resource;
 
 /// Returns a document, or `None` for another path. `definitions` are the established CRDs.
-pub fn document(path: &str, resources: &[Resource], definitions: &[Value]) -> Option<Value> {
+pub fn document(path: &str, resources: &[Resource], definitions: &[Arc<Value>]) -> Option<Value> {
     let of = path.strip_prefix("/openapi/v3")?.trim_matches('/');
     let folder = |resource: &Resource| match resource.group.as_str() {
         "" => format!("api/{}", resource.version),
