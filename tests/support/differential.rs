@@ -26,6 +26,7 @@ use std::{
 use operator_testkit::{
     api_server::{Kind, METADATA, Method},
     cluster::{AS_SIMULATED, Cluster, Options, eventually},
+    differential::differ,
 };
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestRng, TestRunner};
 use serde_json::{Value, json};
@@ -304,30 +305,6 @@ fn differences(real: &[Value], simulated: &[Value]) -> String {
     differ("", &json!(real), &json!(simulated), &mut lines);
     lines.truncate(12);
     lines.join("\n")
-}
-
-fn differ(path: &str, real: &Value, simulated: &Value, lines: &mut Vec<String>) {
-    match (real, simulated) {
-        (Value::Object(real), Value::Object(simulated)) => {
-            let keys: std::collections::BTreeSet<_> = real.keys().chain(simulated.keys()).collect();
-            for key in keys {
-                let of = |fields: &serde_json::Map<_, _>| {
-                    fields.get(key).cloned().unwrap_or(json!("NOTHING"))
-                };
-                differ(&format!("{path}.{key}"), &of(real), &of(simulated), lines);
-            }
-        }
-        (Value::Array(real), Value::Array(simulated)) => {
-            for at in 0..real.len().max(simulated.len()) {
-                let of = |all: &[Value]| all.get(at).cloned().unwrap_or(json!("NOTHING"));
-                differ(&format!("{path}[{at}]"), &of(real), &of(simulated), lines);
-            }
-        }
-        (real, simulated) if real != simulated => {
-            lines.push(format!("{path}: real {real}, simulated {simulated}"));
-        }
-        _ => {}
-    }
 }
 
 fn requests() -> usize {

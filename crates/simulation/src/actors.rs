@@ -144,7 +144,7 @@ fn collect(world: &mut World) -> bool {
                 "kind": "DeleteOptions", "apiVersion": "v1",
                 "propagationPolicy": policy, "preconditions": { "uid": uid },
             });
-            (Method::DELETE, path_of(key), body)
+            (Method::DELETE, key.url(), body)
         };
         let is_orphan = !owners_of_it.is_empty()
             && owners_of_it
@@ -183,7 +183,7 @@ fn collect(world: &mut World) -> bool {
                     "ownerReferences": if left.is_empty() { Value::Null } else { left.into() },
                     "uid": dependent["metadata"]["uid"],
                 }});
-                asked.push((Method::PATCH, path_of(other), patch));
+                asked.push((Method::PATCH, other.url(), patch));
             }
             kept.retain(|it| it != "orphan");
         }
@@ -198,7 +198,7 @@ fn collect(world: &mut World) -> bool {
                 "finalizers": if kept.is_empty() { Value::Null } else { kept.into() },
                 "resourceVersion": object["metadata"]["resourceVersion"],
             }});
-            asked.push((Method::PATCH, path_of(key), patch));
+            asked.push((Method::PATCH, key.url(), patch));
         }
     }
     let something = !asked.is_empty();
@@ -206,24 +206,6 @@ fn collect(world: &mut World) -> bool {
         world.request(GARBAGE_COLLECTOR, &method, &path, &body);
     }
     something
-}
-
-/// Returns the URL path of an object.
-pub fn path_of(key: &Key) -> String {
-    let info = key.kind.info();
-    let root = if info.group.is_empty() {
-        "/api"
-    } else {
-        "/apis"
-    };
-    let version = key.kind.api_version();
-    let (namespace, name) = (&key.namespace, &key.name);
-    let namespace = if key.kind.is_namespaced() {
-        format!("namespaces/{namespace}/")
-    } else {
-        String::new()
-    };
-    format!("{root}/{version}/{namespace}{}/{name}", info.plural)
 }
 
 /// Carries out a user action. Returns the status code, or 0 if the action is not a request.
@@ -234,7 +216,7 @@ pub fn carry_out(world: &mut World, action: &Action) -> u16 {
     if let Action::Meddle { what, pick } = action {
         return meddle(world, *what, *pick);
     }
-    let path = |foo: &str| path_of(&Key::new(FOO, FOOS, foo));
+    let path = |foo: &str| Key::new(FOO, FOOS, foo).url();
     let (user, method, path, body) = match action {
         Action::Create {
             foo,

@@ -38,6 +38,10 @@
 //!
 //! The other modules serve the tests of this repository. [`invariants`] checks the audit logs of real API servers by the same rules.
 #![allow(
+    missing_docs,
+    reason = "most modules are for the workspace; `warn` marks those of authors"
+)]
+#![allow(
     clippy::must_use_candidate,
     clippy::missing_errors_doc,
     clippy::missing_panics_doc,
@@ -51,55 +55,36 @@
     reason = "a program whose user reads what it prints, and which fails by panicking"
 )]
 
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod actors;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod cases;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod command;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod databases;
+#[warn(missing_docs)]
 pub mod draw;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod foo;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod found;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod invariants;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod judge;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod mutants;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod network;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod one_fault;
+#[warn(missing_docs)]
 pub mod outside;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod plan;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod program;
 mod record;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod replica;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod responses;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod scripts;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod seeds;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod shops;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod shrink;
+#[warn(missing_docs)]
 pub mod subject;
 #[cfg(test)]
 mod tests;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod trace;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod users;
-#[allow(missing_docs, reason = "for the workspace")]
 pub mod world;
 
 pub use command::main;

@@ -6,14 +6,11 @@ use std::cmp::Ordering;
 use operator_testkit::api_server::{Key, Method};
 use serde_json::{Value, json};
 
-use super::{
-    super::{
-        plan::Fault,
-        trace::Time,
-        users,
-        world::{World, at},
-    },
-    path_of,
+use super::super::{
+    plan::Fault,
+    trace::Time,
+    users,
+    world::{World, at},
 };
 
 const CONTROLLER: &str = "system:serviceaccount:kube-system:deployment-controller";
@@ -61,7 +58,7 @@ struct Hindered {
 impl Rollout {
     /// Takes one step and writes the status. Returns whether the Deployment is waiting for something.
     pub fn step(&mut self, world: &mut World, key: &Key, object: &Value) -> bool {
-        let (spec, status, path) = (&object["spec"], &object["status"], path_of(key));
+        let (spec, status, path) = (&object["spec"], &object["status"], key.url());
         let wanted = spec["replicas"].as_i64().unwrap_or(1);
         let generation = &object["metadata"]["generation"];
         let is = |refuses: bool| {

@@ -8,7 +8,7 @@ use super::{
         plan::{Fault, draw},
         world::{FOO, FOOS, World, at},
     },
-    USER, path_of,
+    USER,
 };
 
 const CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-controller";
@@ -65,7 +65,7 @@ impl Namespace {
                 .collect();
             is_empty &= there.is_empty();
             for (key, metadata) in there {
-                let path = path_of(&key);
+                let path = key.url();
                 if metadata["deletionTimestamp"].is_null() {
                     let options = json!({
                         "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background",
@@ -93,7 +93,7 @@ impl Namespace {
         if world.request("admin", &Method::POST, ALL, &namespace).0 != 201 {
             return;
         }
-        let all = path_of(&Key::new(FOO, FOOS, ""));
+        let all = Key::new(FOO, FOOS, "").url();
         for foo in std::mem::take(&mut self.foos) {
             world.request(USER, &Method::POST, all.trim_end_matches('/'), &foo);
         }

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use super::{AnySubject, Operator, operator::spec_of, schema};
 use crate::{
-    actors::path_of,
     draw::Draws,
     plan::{Action, Fault, Plan, Step, Then, What},
     scripts::{self, Script},
@@ -206,7 +205,7 @@ impl Operator {
         let kind = kinds
             .find(|kind| object["kind"] == kind.info().kind && kind.api_version() == version)?;
         let name = object["metadata"]["name"].as_str()?;
-        let path = path_of(&Key::new(kind, NAMESPACE, name));
+        let path = Key::new(kind, NAMESPACE, name).url();
         let all = path.rsplit_once('/').map_or("", |(all, _)| all).to_owned();
         let mut body = object.clone();
         body["metadata"]["namespace"] = NAMESPACE.into();
@@ -492,13 +491,13 @@ fn request(world: &World, what: Meddling, pick: u64) -> Option<Request> {
             let all: Vec<Value> = all.chain(hold).collect();
             let version = &object["metadata"]["resourceVersion"];
             let metadata = json!({ "finalizers": all, "resourceVersion": version });
-            Some(patch(path_of(&key), json!({ "metadata": metadata })))
+            Some(patch(key.url(), json!({ "metadata": metadata })))
         }
-        Meddling::Evict => Some(delete(path_of(&picked(owned, pick)?.0), "Background")),
-        Meddling::Delete { policy } => Some(delete(path_of(&picked(owned, pick)?.0), policy)),
+        Meddling::Evict => Some(delete(picked(owned, pick)?.0.url(), "Background")),
+        Meddling::Delete { policy } => Some(delete(picked(owned, pick)?.0.url(), policy)),
         Meddling::Orphan => {
             let metadata = json!({ "ownerReferences": null });
-            let path = path_of(&picked(owned, pick)?.0);
+            let path = picked(owned, pick)?.0.url();
             Some(patch(path, json!({ "metadata": metadata })))
         }
         Meddling::Drift => drift(world, picked(owned, pick)?, pick),
@@ -510,7 +509,7 @@ fn request(world: &World, what: Meddling, pick: u64) -> Option<Request> {
             let name = format!("{kind}-{}", pick / 11 % (OBJECTS + 1));
             body["metadata"]["name"] = name.into();
             body["metadata"].as_object_mut()?.remove("ownerReferences");
-            let path = path_of(&key);
+            let path = key.url();
             let all = path.rsplit_once('/')?.0.to_owned();
             Some((Method::POST, all, body))
         }
@@ -555,7 +554,7 @@ fn drift(world: &World, (key, object): (Key, Value), pick: u64) -> Option<Reques
         number => (number.as_i64()? + 1).into(),
     };
     let first = path.split('/').nth(1)?;
-    Some(patch(path_of(&key), json!({ first: changed[first] })))
+    Some(patch(key.url(), json!({ first: changed[first] })))
 }
 
 /// Collects the pointers of all strings, numbers and booleans.

@@ -27,6 +27,23 @@ impl Key {
         }
     }
 
+    /// Returns the path of the object in a URL.
+    pub fn url(&self) -> String {
+        let info = self.kind.info();
+        let root = if info.group.is_empty() {
+            "/api"
+        } else {
+            "/apis"
+        };
+        let (version, namespace, name) = (self.kind.api_version(), &self.namespace, &self.name);
+        let namespace = if self.kind.is_namespaced() {
+            format!("namespaces/{namespace}/")
+        } else {
+            String::new()
+        };
+        format!("{root}/{version}/{namespace}{}/{name}", info.plural)
+    }
+
     fn path(&self) -> impl Iterator<Item = u8> {
         let (namespace, name) = (self.namespace.bytes(), self.name.bytes());
         namespace.chain([b'/']).chain(name)

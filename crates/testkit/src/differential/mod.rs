@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use crate::plane::{ADMIN, ControlPlane};
 use draw::Draw;
 use normal::Names;
+pub use normal::differ;
 use values::{Spot, mutated, spots};
 
 /// A request.
@@ -320,7 +321,7 @@ impl Run {
         let mut details = Vec::new();
         let shown =
             |it: &Response| json!({ "code": it.code, "warnings": it.warnings, "body": it.body });
-        normal::differ(
+        differ(
             "",
             &shown(&responses[0]),
             &shown(&responses[1]),

@@ -58,29 +58,13 @@ fn send(
             pod: None,
         },
         method,
-        path_and_query: &path_of(key),
+        path_and_query: &key.url(),
         content_type: Some(content_type),
         accept: None,
         body: body.as_bytes(),
     };
     // A conflict is resolved in the next round, and a request that is not modelled has no effect.
     drop(server.serve(store, now, &call));
-}
-
-fn path_of(key: &Key) -> String {
-    let info = key.kind.info();
-    let group = match info.group {
-        "" => "api".to_owned(),
-        group => format!("apis/{group}"),
-    };
-    let namespace = match key.namespace.as_str() {
-        "" => String::new(),
-        namespace => format!("namespaces/{namespace}/"),
-    };
-    format!(
-        "/{group}/{}/{namespace}{}/{}",
-        info.version, info.plural, key.name
-    )
 }
 
 fn all(store: &Store) -> Vec<(Key, Arc<Value>)> {
