@@ -583,7 +583,7 @@ async fn without_an_election_the_record_names_the_replica() {
     let other = [&args[..], &["--fencing-record=other"]].concat();
     let mut controller = replica.run(CLUSTER.kubeconfig(), &other);
     controller
-        .wait_for_log("apply deploy/components/fencing, or unset leader_election.fencing_record")
+        .wait_for_log("install the fencing component, or unset leader_election.fencing_record")
         .await;
     assert_eq!(controller.stop().await, 0);
 }

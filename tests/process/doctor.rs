@@ -283,7 +283,7 @@ async fn a_crd_of_another_version_is_reported() {
             },
             1,
             "error CRD foos.samplecontroller.k8s.io: older than this program: it lacks \
-             v1alpha1.schema.properties.status.properties.selector: kubectl apply -f deploy/crd.yaml",
+             v1alpha1.schema.properties.status.properties.selector: apply the CRD that the command crd prints",
         ),
         (
             |version| {
@@ -291,8 +291,8 @@ async fn a_crd_of_another_version_is_reported() {
                 remove(version, "", "additionalPrinterColumns");
             },
             1,
-            "error CRD foos.samplecontroller.k8s.io: older than this program: it lacks v1alpha1.subresources (and 1 more): kubectl \
-             apply -f deploy/crd.yaml",
+            "error CRD foos.samplecontroller.k8s.io: older than this program: it lacks v1alpha1.subresources (and 1 more): apply \
+             the CRD that the command crd prints",
         ),
         (
             |version| {
@@ -301,7 +301,8 @@ async fn a_crd_of_another_version_is_reported() {
             },
             1,
             "error CRD foos.samplecontroller.k8s.io: different from this program's: \
-             v1alpha1.schema.properties.spec.properties.replicas.maximum is 5, and not 10: kubectl apply -f deploy/crd.yaml",
+             v1alpha1.schema.properties.spec.properties.replicas.maximum is 5, and not 10: apply the CRD that the command crd \
+             prints",
         ),
         (
             |version| {
@@ -316,13 +317,13 @@ async fn a_crd_of_another_version_is_reported() {
             |version| version["additionalPrinterColumns"][0]["name"] = "Of".into(),
             0,
             "warning CRD foos.samplecontroller.k8s.io: different from this program's: v1alpha1.additionalPrinterColumns \
-             differs: kubectl apply -f deploy/crd.yaml",
+             differs: apply the CRD that the command crd prints",
         ),
         (
             |version| version["served"] = false.into(),
             1,
             "error CRD foos.samplecontroller.k8s.io: different from this program's: v1alpha1.served is false, and not true: \
-             kubectl apply -f deploy/crd.yaml",
+             apply the CRD that the command crd prints",
         ),
         (
             |_| {},
@@ -349,8 +350,7 @@ async fn a_crd_of_another_version_is_reported() {
     })
     .await;
     kubectl(&format!("delete crd {CRD}")).await;
-    let missing =
-        "error CRD foos.samplecontroller.k8s.io: missing: kubectl apply -f deploy/crd.yaml";
+    let missing = "error CRD foos.samplecontroller.k8s.io: missing: apply the CRD that the command crd prints";
     administrator().await.is_but_for(1, &[missing]);
     // A user without access to CRDs gets the same line, once the API server's discovery is updated.
     eventually(DEADLINE, "discovery forgets it", async || {
@@ -393,7 +393,7 @@ async fn missing_permissions_are_listed() {
     doctor(&account, &[]).await.is_but_for(0, &all);
 
     let without_record = "skipped permissions for the fencing record: not allowed to get serviceaccounts/foo-controller-fencing, \
-                          which is normal without deploy/components/fencing";
+                          which is normal without the fencing component";
     let nobody = kubeconfig_as(folder.path(), "nobody");
     doctor(&nobody, &[]).await.is_but_for(
         1,
@@ -407,10 +407,11 @@ async fn missing_permissions_are_listed() {
             "skipped namespaces with foos: not allowed to list foos: this requires the permissions of an administrator",
             "error permissions in all namespaces: not allowed to list foos, watch foos, list deployments, watch \
              deployments, create deployments, patch deployments, update foos/status, delete deployments, update \
-             foos/finalizers, create events, patch events in all namespaces: apply the ClusterRole in deploy/base and its binding",
+             foos/finalizers, create events, patch events in all namespaces: apply the ClusterRole that the command rbac prints, \
+             and its binding",
             "error permissions for the Lease: not allowed to get leases/foo-controller, watch leases/foo-controller, patch \
-             leases/foo-controller, create leases, create events, patch events in namespace foo-system: apply the Role in \
-             deploy/base and its binding",
+             leases/foo-controller, create leases, create events, patch events in namespace foo-system: apply the Role for the \
+             leader election, and its binding",
             without_record,
             "skipped Lease: foo-system/foo-controller: not allowed to get it",
         ],
@@ -461,7 +462,7 @@ async fn missing_permissions_are_listed() {
     let expected = [
         "ok permissions in namespace default: all granted",
         "error permissions in namespace elsewhere: not allowed to patch deployments, delete deployments, update \
-         foos/finalizers in namespace elsewhere: apply the ClusterRole in deploy/base and its binding",
+         foos/finalizers in namespace elsewhere: apply the ClusterRole that the command rbac prints, and its binding",
     ];
     assert_eq!(said.lines()[3..5], expected, "{said:?}");
     kubectl("delete namespace elsewhere --wait=false").await;
@@ -547,7 +548,7 @@ async fn a_policy_for_another_lease_is_reported() {
         other.lines()[7],
         "error fencing policy: foo-controller-fencing uses the record serviceaccount/foo-controller-fencing in foo-system, \
          but the Lease's is other-fencing in foo-system: if the controller uses foo-controller-fencing, run doctor with \
-         --fencing-record=foo-controller-fencing; otherwise apply deploy/components/fencing"
+         --fencing-record=foo-controller-fencing; otherwise install the fencing component"
     );
     // With a record in that namespace, the policy belongs to another installation.
     patch(binding, &param("default", "foo-controller-fencing")).await;
@@ -555,7 +556,7 @@ async fn a_policy_for_another_lease_is_reported() {
     is(
         0,
         "skipped fencing policy: not installed for this installation: foo-controller-fencing protects the installation in \
-         default; deploy/components/fencing has it",
+         default; the fencing component has it",
     )
     .await;
     kubectl("delete serviceaccount foo-controller-fencing -n default").await;
@@ -564,7 +565,7 @@ async fn a_policy_for_another_lease_is_reported() {
     is(
         1,
         "error fencing policy: system:serviceaccount:foo-system:foo-controller has no permission to patch \
-         serviceaccount/foo-controller-fencing in foo-system, so the policy rejects each leader: apply deploy/components/fencing",
+         serviceaccount/foo-controller-fencing in foo-system, so the policy rejects each leader: install the fencing component",
     )
     .await;
     kubectl("delete serviceaccount foo-controller -n foo-system").await;
@@ -583,14 +584,14 @@ async fn a_policy_for_another_lease_is_reported() {
     .await;
     is(
         1,
-        "error fencing policy: foo-controller-fencing rejects nothing: its binding's validationActions lack Deny; apply \
-         deploy/components/fencing",
+        "error fencing policy: foo-controller-fencing rejects nothing: its binding's validationActions lack Deny; install the \
+         fencing component",
     )
     .await;
     kubectl("delete validatingadmissionpolicybinding foo-controller-fencing").await;
     is(
         1,
-        "error fencing policy: foo-controller-fencing has no binding, and is not in force: apply deploy/components/fencing",
+        "error fencing policy: foo-controller-fencing has no binding, and is not in force: install the fencing component",
     )
     .await;
     fencing::install(&CLUSTER).await;
@@ -598,7 +599,7 @@ async fn a_policy_for_another_lease_is_reported() {
     is(
         1,
         "error fencing policy: foo-controller-fencing is not in force: its record serviceaccount/foo-controller-fencing in \
-         foo-system is missing; apply deploy/components/fencing",
+         foo-system is missing; install the fencing component",
     )
     .await;
     fencing::install(&CLUSTER).await;
@@ -607,7 +608,7 @@ async fn a_policy_for_another_lease_is_reported() {
     is(
         0,
         "warning fencing policy: foo-controller-fencing admits writes that it cannot evaluate: failurePolicy is Ignore, not \
-         Fail; apply deploy/components/fencing",
+         Fail; install the fencing component",
     )
     .await;
     patch(policy, &json!({ "spec": { "failurePolicy": "Fail" } })).await;
@@ -635,13 +636,13 @@ async fn a_policy_for_another_lease_is_reported() {
     is(
         1,
         "error fencing policy: foo-controller-fencing uses coordination.k8s.io/v1 Lease as the record, not a \
-         ServiceAccount: apply deploy/components/fencing of this version",
+         ServiceAccount: install the fencing component of this version",
     )
     .await;
     kubectl("delete -k deploy/components/fencing").await;
     is(
         0,
-        "skipped fencing policy: not installed; deploy/components/fencing has it",
+        "skipped fencing policy: not installed; the fencing component has it",
     )
     .await;
     // The settings of components/fast-failover.
@@ -654,8 +655,8 @@ async fn a_policy_for_another_lease_is_reported() {
     assert_eq!(
         short.lines()[7],
         "warning fencing policy: not installed, and leader_election.lease_duration is only 1s longer than \
-         renew_deadline: after a longer pause of its machine, the old leader may write at the same time as the new one; apply \
-         deploy/components/fencing, or set lease_duration to at least 5s more than renew_deadline"
+         renew_deadline: after a longer pause of its machine, the old leader may write at the same time as the new one; install \
+         the fencing component, or set lease_duration to at least 5s more than renew_deadline"
     );
 }
 

@@ -533,7 +533,7 @@ async fn a_missing_review_permission_is_reported() {
     let addr = metrics_addr(&controller).await;
     let (code, text) = scrape(addr, Some("any")).await;
     assert!(
-        code == 500 && text.contains("apply deploy/components/metrics-auth"),
+        code == 500 && text.contains("install the component metrics-auth"),
         "{text}"
     );
 }

@@ -519,7 +519,10 @@ async fn the_controller_waits_for_the_crd() {
         .success();
     let controller = Controller::start(cluster, &[]);
     let line = controller.wait_for_log("is not installed").await;
-    for part in ["foos.samplecontroller.k8s.io", "kubectl apply -k deploy"] {
+    for part in [
+        "foos.samplecontroller.k8s.io",
+        "foo-controller crd | kubectl apply -f -",
+    ] {
         assert!(line.contains(part), "{line}");
     }
     let addr = controller.http_addr().await;

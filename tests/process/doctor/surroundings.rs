@@ -245,7 +245,7 @@ async fn deployments_that_are_left_are_named() {
     kubectl("delete deployment left").await;
     assert_eq!(
         found,
-        "error CRD foos.samplecontroller.k8s.io: missing: kubectl apply -f deploy/crd.yaml; objects of deleted Foos still \
+        "error CRD foos.samplecontroller.k8s.io: missing: apply the CRD that the command crd prints; objects of deleted Foos still \
          exist (deployments/default/left): the garbage collector deletes them when the CRD is installed; to keep one, \
          remove its ownerReferences first"
     );

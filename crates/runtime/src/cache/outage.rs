@@ -209,12 +209,12 @@ fn explain(
     };
     match status {
         Some(404) if kind.group == app.group => format!(
-            "the CustomResourceDefinition {plural}.{} is not installed: run `kubectl apply -k deploy` or \
-             `{} crd | kubectl apply -f -`; waiting for it",
+            "the CustomResourceDefinition {plural}.{} is not installed: run `{} crd | kubectl apply -f -`; waiting for it",
             kind.group, app.name
         ),
         Some(403) => format!(
-            "not allowed to {rights} {plural} in {place}: apply the ClusterRole in deploy/base and its binding; retrying"
+            "not allowed to {rights} {plural} in {place}: apply the ClusterRole that the command rbac prints, and its binding; \
+             retrying"
         ),
         Some(401) => "the API server does not accept the credentials: check the kubeconfig or the service account's token; \
                       retrying"

@@ -245,7 +245,7 @@ pub fn command(app: &'static App) -> Command {
             "Print the ClusterRole that the controllers need",
         ))
         .subcommand(Command::new("fencing-policy").about(
-            "Print the admission policy that rejects writes of a replica that does not lead. deploy/components/fencing has its \
+            "Print the admission policy that rejects writes of a replica that does not lead. The fencing component has its \
              binding and record",
         ))
         .subcommand(Command::new("reload").about(

@@ -118,7 +118,7 @@ impl Candidate {
             && let Some(why) = settings.fencing_reason()
         {
             warn!(
-                "no fencing: leader_election.fencing_record is not set, and {why}; apply deploy/components/fencing, or set \
+                "no fencing: leader_election.fencing_record is not set, and {why}; install the fencing component, or set \
                  lease_duration to at least {SAFE_MARGIN:?} more than renew_deadline"
             );
         }

@@ -56,7 +56,7 @@ fn refusal(status: &Status) -> String {
             ": check the kubeconfig or the service account's token"
         }
         403 if lacks_right(&status.message) => {
-            ": allow get, watch, create and patch of leases, as the Role in deploy/base does"
+            ": allow get, watch, create and patch of leases by a Role"
         }
         _ => "",
     };

@@ -386,11 +386,11 @@ impl FencingRecordWriter {
                     && (self.record.is_expected || was_there)
                 {
                     self.failed(&format!(
-                        "{error}: no fencing, and {why}; apply deploy/components/fencing, or set lease_duration to at least \
+                        "{error}: no fencing, and {why}; install the fencing component, or set lease_duration to at least \
                          {SAFE_MARGIN:?} more than renew_deadline"
                     ));
                 } else if self.record.is_expected {
-                    self.failed(&format!("{error}; apply deploy/components/fencing, or unset leader_election.fencing_record"));
+                    self.failed(&format!("{error}; install the fencing component, or unset leader_election.fencing_record"));
                 } else {
                     debug!(record = self.object(), "no fencing record: {error}");
                 }

@@ -97,7 +97,7 @@ pub(super) async fn review(
             Ok(Answer::Refused) => {
                 let place = NamespaceName::of(&right.kind, namespace);
                 let text = format!(
-                    "not allowed to {right} in {place}: apply the ClusterRole in deploy/base and its binding"
+                    "not allowed to {right} in {place}: apply the ClusterRole that the command rbac prints, and its binding"
                 );
                 return Some(Permissions::Missing(Problem {
                     reason: Reason::Forbidden,

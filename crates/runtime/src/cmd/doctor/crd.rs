@@ -202,7 +202,7 @@ fn judge(
         || APPLY.to_owned(),
         |version| {
             format!(
-                "the API server rejects {APPLY} while status.storedVersions contains {}: run the command migrate",
+                "the API server rejects this program's CRD while status.storedVersions contains {}: run the command migrate",
                 brief(version)
             )
         },

@@ -29,7 +29,7 @@ use crate::{
     election::fencing_record::{account_key, holder_key, lease_of, term_key},
 };
 
-const APPLY: &str = "apply deploy/components/fencing";
+const APPLY: &str = "install the fencing component";
 
 /// The prefix of a service account's user name.
 const ACCOUNT: &str = "system:serviceaccount:";
@@ -177,7 +177,7 @@ fn not_installed(text: &str, settings: &LeaderElection) -> Verdict {
         Some(why) => warning(format!(
             "{text}, and {why}; {APPLY}, or set lease_duration to at least {SAFE_MARGIN:?} more than renew_deadline"
         )),
-        None => skipped(format!("{text}; deploy/components/fencing has it")),
+        None => skipped(format!("{text}; the fencing component has it")),
     }
 }
 
@@ -203,11 +203,11 @@ fn nowhere(policies: &[DynamicObject], bindings: &[DynamicObject]) -> Verdict {
         bindings.any(|it| it.data["spec"]["policyName"] == **name)
     });
     match bound.next() {
-        None => skipped("not installed; deploy/components/fencing has it"),
+        None => skipped("not installed; the fencing component has it"),
         Some(name) => error(format!(
             "leader_election.enabled is false, and {name} rejects the writes of its service account unless the fencing \
              record names the replica: set leader_election.lease_namespace, enable the election, or remove \
-             deploy/components/fencing"
+             the fencing component"
         )),
     }
 }

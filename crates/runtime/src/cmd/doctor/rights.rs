@@ -84,7 +84,7 @@ pub(super) async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdic
         .chain(Permission::to_events())
         .filter(is_here);
     let missing = missing(doctor, namespace, permissions.map(|it| (it, None))).await;
-    let mend = "apply the ClusterRole in deploy/base and its binding";
+    let mend = "apply the ClusterRole that the command rbac prints, and its binding";
     let mut primaries = needs.controllers.iter().map(|it| it.primary);
     if is_of_cluster && missing == Ok(Vec::new()) && primaries.any(Kind::is_cluster_scoped) {
         // The events about cluster-scoped objects are written there.
@@ -107,7 +107,7 @@ pub(super) async fn of_lease(doctor: &Doctor) -> Verdict {
     let named = Permission::to(&["get", "watch", "patch"], lease).map(|it| (it, Some(name)));
     let permissions = named.chain(unnamed.map(|it| (it, None)));
     let missing = missing(doctor, Some(namespace), permissions).await;
-    let mend = "apply the Role in deploy/base and its binding";
+    let mend = "apply the Role for the leader election, and its binding";
     judge(missing, &NamespaceName(Some(namespace)).to_string(), mend)
 }
 
@@ -127,14 +127,14 @@ pub(super) async fn of_record(doctor: &Doctor) -> Verdict {
     match asked(&["get"]).await {
         Ok(missing) if !missing.is_empty() => {
             return skipped(format!(
-                "not allowed to {}, which is normal without deploy/components/fencing",
+                "not allowed to {}, which is normal without the fencing component",
                 missing.concat()
             ));
         }
         Ok(_) => {}
         Err(verdict) => return verdict,
     }
-    let mend = "apply deploy/components/fencing, which has it";
+    let mend = "install the fencing component, which has it";
     let place = NamespaceName(Some(namespace)).to_string();
     judge(asked(&["patch"]).await, &place, mend)
 }

@@ -8,8 +8,8 @@ use crate::api::failure::{brief, with_causes};
 /// concurrently.
 pub(super) const LIMIT: Duration = Duration::from_secs(10);
 
-/// Command that installs the CRDs, for messages.
-pub(super) const APPLY: &str = "kubectl apply -f deploy/crd.yaml";
+/// The fix of a missing or outdated CRD, for messages.
+pub(super) const APPLY: &str = "apply the CRD that the command crd prints";
 
 /// The grade of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -240,8 +240,8 @@ async fn a_watch_that_fails_has_a_line() {
         (
             Some((
                 Reason::Forbidden,
-                "not allowed to list and watch deployments in namespace n: apply the ClusterRole in deploy/base and its \
-                 binding; retrying",
+                "not allowed to list and watch deployments in namespace n: apply the ClusterRole that the command rbac \
+                 prints, and its binding; retrying",
             )),
             "not allowed to list and watch deployments in namespace n: bind this user to a ClusterRole with these \
              permissions; `some-operator rbac` prints one that has them",

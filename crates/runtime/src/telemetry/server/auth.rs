@@ -86,7 +86,7 @@ pub enum Refusal {
     NotAllowed(String, Page, &'static str),
     /// This controller may not create reviews.
     #[error(
-        "this controller may not create tokenreviews and subjectaccessreviews: apply deploy/components/metrics-auth"
+        "this controller may not create tokenreviews and subjectaccessreviews: install the component metrics-auth"
     )]
     MayNotAsk,
     /// A review failed for another reason, such as a timeout.

@@ -89,7 +89,7 @@ fn a_small_margin_requires_fencing() {
     assert_eq!(
         text,
         "not installed, and leader_election.lease_duration is only 1s longer than renew_deadline: after a longer pause of its \
-         machine, the old leader may write at the same time as the new one; apply deploy/components/fencing, or set \
+         machine, the old leader may write at the same time as the new one; install the fencing component, or set \
          lease_duration to at least 5s more than renew_deadline"
     );
     settings.enabled = false;
@@ -160,9 +160,9 @@ async fn a_policy_that_judges_this_account_by_another_record_is_an_error() {
 /// not a binding to a record that does not exist.
 #[tokio::test]
 async fn the_record_of_a_release_is_recognized() {
-    let flag = "if the controller uses web-fencing, run doctor with --fencing-record=web-fencing; otherwise apply \
-                deploy/components/fencing";
-    let configured = "the Lease's is other in n: apply deploy/components/fencing";
+    let flag = "if the controller uses web-fencing, run doctor with --fencing-record=web-fencing; otherwise install \
+                the fencing component";
+    let configured = "the Lease's is other in n: install the fencing component";
     for (named, record, term, account, expected) in [
         (
             None,
