@@ -69,7 +69,8 @@ const INCOMPLETE: u8 = 2;
 ///
 /// # Panics
 /// If `build` declares a [`Kind`](crate::Kind) with a part of the names of one of the CRDs: the same group and kind, or the same
-/// group and plural, but not all of these names and a served version. No CRD would install such a type.
+/// group and plural, but not all of these names and a served version. No CRD would install such a type. Without debug
+/// assertions, the command `run` does not check this: the schemas of the CRDs would stay in its memory.
 pub fn main<C: DeserializeOwned, D: Into<Definition>>(
     app: &'static App,
     crds: impl FnOnce() -> Vec<D>,
@@ -166,7 +167,12 @@ fn run<C: DeserializeOwned>(
         host = as_for_kubectl(host);
     }
     let flags = command.try_get_matches_from(iter::once(program).chain(args))?;
-    let crds = crds();
+    let is_run = matches!(flags.subcommand(), None | Some(("run", _)));
+    let crds = if is_run && !cfg!(debug_assertions) {
+        Vec::new()
+    } else {
+        crds()
+    };
     let printed: Vec<_> = crds.iter().map(Names::of).collect();
     let build = |builder: &mut Builder, settings: C| {
         build(builder, settings);

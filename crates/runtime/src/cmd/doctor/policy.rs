@@ -16,12 +16,12 @@ use kube::{
 use serde_json::Value;
 
 use super::{
-    cluster::{all, text},
+    cluster::{all, api_of, text},
     subject::Doctor,
     verdict::{Grade, Verdict, error, failed, is_forbidden, ok, skipped, warning},
 };
 use crate::{
-    api::failure::brief,
+    api::{failure::brief, kind::Kind},
     config::{
         app::App,
         settings::{LeaderElection, SAFE_MARGIN},
@@ -308,13 +308,15 @@ async fn user_of(doctor: &Doctor, namespace: &str, holder: &str) -> kube::Result
     let Some((pod, uid)) = holder.rsplit_once('_').filter(|(pod, _)| !pod.is_empty()) else {
         return Ok(None);
     };
-    let pods: Api<Pod> = Api::namespaced(doctor.client.clone(), namespace);
+    let pods = api_of(&doctor.client, &Kind::of::<Pod>(), Some(namespace));
     let pod = match pods.get_opt(pod).await {
         Err(error) if is_forbidden(&error) => None,
         pod => pod?,
     };
     let pod = pod.filter(|pod| pod.uid().as_deref() == Some(uid));
-    let account = pod.and_then(|pod| pod.spec?.service_account_name);
+    let account = pod
+        .as_ref()
+        .and_then(|pod| pod.data["spec"]["serviceAccountName"].as_str());
     Ok(account.map(|account| format!("{ACCOUNT}{namespace}:{account}")))
 }
 
