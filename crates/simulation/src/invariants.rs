@@ -22,7 +22,7 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 use kube::ResourceExt as _;
-use operator_testkit::cluster::AuditEvent;
+use operator_testkit::{api_server::Fencing, cluster::AuditEvent};
 use serde_json::Value;
 
 /// Annotation with the generation of the Foo that a Deployment was written from.
@@ -32,6 +32,20 @@ pub const MADE_FOR: &str = "samplecontroller.k8s.io/made-for";
 
 /// Annotation of the fencing record with the leader's identity (`deploy/components/fencing`).
 pub const FENCING_HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
+
+/// Annotation of the fencing record with the term.
+pub(crate) const FENCING_TERM: &str = "samplecontroller.k8s.io/lease-term";
+
+/// User of the replicas.
+pub const CONTROLLER: &str = "system:serviceaccount:foo-system:foo-controller";
+
+/// The fencing component.
+pub const FENCING: Fencing = Fencing {
+    policy: "foo-controller-fencing",
+    user: CONTROLLER,
+    record: ("foo-system", "foo-controller-fencing"),
+    holder: FENCING_HOLDER,
+};
 
 /// Resources that the replicas reconcile and may write.
 #[derive(Clone, Copy, Debug)]

@@ -302,7 +302,7 @@ impl Proxy {
         config
     }
 
-    /// Selects the requests with this verb and resource, such as `create` and `deployments`, or `watch` and `foos/status`. A
+    /// Selects the requests with this verb and resource, such as `create` and `deployments`, or `patch` and `deployments/status`. A
     /// streamed list is a `watch`; `*` matches any. Earlier rules take precedence.
     pub fn on(&self, verb: &'static str, resource: &'static str) -> On<'_> {
         On {

@@ -1,7 +1,7 @@
 //! Comparisons with their own setup: a terminating namespace, the fencing policy, and tokens of other users.
 
 use operator_testkit::{
-    api_server::{CONTROLLER, Kind, Method, RECORD, User},
+    api_server::{Kind, Method, User},
     cluster::{Cluster, eventually},
 };
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ use super::{
     side::{ADMIN, Sent, Side, Simulated, at, path},
     steps::FOO,
 };
+use operator_simulation::invariants::{CONTROLLER, FENCING};
 
 pub const JSON: &str = "application/json";
 pub const MERGE: &str = "application/merge-patch+json";
@@ -128,7 +129,7 @@ async fn the_simulated_fencing_policy_decides_like_the_real_one() {
     super::install(cluster).await;
     let namespace = format!("f-{}", uuid::Uuid::new_v4().simple());
     let mut sides = both(cluster, &namespace).await;
-    let system = json!({ "metadata": { "name": RECORD.0 } });
+    let system = json!({ "metadata": { "name": FENCING.record.0 } });
     sides[0]
         .side
         .send(
@@ -142,8 +143,8 @@ async fn the_simulated_fencing_policy_decides_like_the_real_one() {
         cluster.kubectl(&["apply", "-f", &file]).await.success();
     }
     if let Side::Simulated(it) = &mut sides[1].side {
-        it.store.create_namespace(at(it.now), RECORD.0);
-        it.store.install_fencing(at(it.now));
+        it.store.create_namespace(at(it.now), FENCING.record.0);
+        it.store.install_fencing(at(it.now), FENCING);
     }
     let (foos, deployments) = (path(FOO, &namespace), path(Kind::Deployment, &namespace));
     let owner = json!([{
@@ -288,7 +289,11 @@ async fn the_simulated_fencing_policy_decides_like_the_real_one() {
         },
     ];
     let long_holder = format!("{}_uid-a", &long[..122]);
-    let record = format!("{}/{}", path(Kind::ServiceAccount, RECORD.0), RECORD.1);
+    let record = format!(
+        "{}/{}",
+        path(Kind::ServiceAccount, FENCING.record.0),
+        FENCING.record.1
+    );
     for holder in [
         None,
         Some("pod-a_uid-a"),

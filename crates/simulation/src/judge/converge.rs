@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::api::apps::v1::Deployment;
-use operator_testkit::api_server::{CONTROLLER, Kind, Others, RESTORED, Revision};
+use operator_testkit::api_server::{Kind, Others, RESTORED, Revision};
 
 use crate::world::FOO;
 use serde_json::Value;
@@ -25,7 +25,7 @@ use super::{
     statuses::verdicts,
     warnings::{is_fenced, is_known_to_be_refused},
 };
-use crate::invariants::{GENERATION, MADE_FOR, unsettled};
+use crate::invariants::{CONTROLLER, GENERATION, MADE_FOR, unsettled};
 
 /// At the end, each Foo has its Deployment and a status that reports it, or a status that explains the difference. A status may
 /// lack the explanation only if the API server rejected that status.

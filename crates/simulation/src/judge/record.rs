@@ -1,7 +1,5 @@
 //! The leader writes the fencing record.
 
-use operator_testkit::api_server::{HOLDER, Key, Kind, RECORD, TERM};
-
 use super::{
     super::trace::{Call, Time},
     Case, Violation,
@@ -11,6 +9,7 @@ use super::{
     made,
     works::holds,
 };
+use crate::invariants::{FENCING, FENCING_TERM};
 
 /// A write of the fencing record requires the version that was read. After that read, its writer has seen its own name in the
 /// Lease. Otherwise a deposed leader could overwrite the record of its successor.
@@ -103,20 +102,20 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
         });
         // The fencing component may be installed right after this check.
         let seen_to = seen_to.filter_map(|call| call.arrived).max();
-        let record_key = Key::new(Kind::ServiceAccount, RECORD.0, RECORD.1);
+        let record_key = FENCING.record_key();
         let mut records = case.store.history().iter().rev();
         let record = records.find(|one| one.key == record_key && Some(made(one)) <= seen_to);
         let record = record.and_then(|one| one.after.as_deref());
-        let names = record.map(|record| text(&record["metadata"]["annotations"][HOLDER]));
+        let names = record.map(|record| text(&record["metadata"]["annotations"][FENCING.holder]));
         // The term differs from all earlier terms. Otherwise a late write of another leader could restore the record of that
         // leader.
-        let term = record.map(|record| &record["metadata"]["annotations"][TERM]);
+        let term = record.map(|record| &record["metadata"]["annotations"][FENCING_TERM]);
         let is_another = term.is_none_or(|term| {
             let history = case.store.history().iter();
             let mut before = history
                 .filter(|one| one.key == record_key && made(one) < hold.from)
                 .filter_map(|one| one.after.as_deref());
-            before.all(|record| record["metadata"]["annotations"][TERM] != *term)
+            before.all(|record| record["metadata"]["annotations"][FENCING_TERM] != *term)
         });
         let is_named = names.is_none_or(|names| {
             let leader = case.life(hold.who).map(super::Life::identity);

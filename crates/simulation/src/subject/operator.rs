@@ -7,11 +7,12 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use operator_runtime::{App, Builder};
-use operator_testkit::api_server::{CONTROLLER, Now, Store};
+use operator_testkit::api_server::{Now, Store};
 use serde_json::Value;
 
 use super::{AnySubject, Subject, users};
 use crate::{
+    invariants::CONTROLLER,
     judge::{self, Case, Violation},
     outside::Place,
     plan::{Action, Plan},

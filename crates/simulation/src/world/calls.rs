@@ -7,7 +7,7 @@ use http::{
     header::{ACCEPT, CONTENT_TYPE, HeaderName},
 };
 use hyper::body::Bytes;
-use operator_testkit::api_server::{self, Answer, CONTROLLER, Watch};
+use operator_testkit::api_server::{self, Answer, Watch};
 use serde_json::Value;
 
 use super::{
@@ -18,6 +18,7 @@ use super::{
     },
     Due, World, at,
 };
+use crate::invariants::CONTROLLER;
 
 /// Largest random addition to the shortest latency, in microseconds.
 const VARIES: u64 = 3_000;

@@ -2,7 +2,7 @@
 
 use std::{mem, time::Duration};
 
-use operator_testkit::api_server::{Backup, CONTROLLER, Lag, Others, Server};
+use operator_testkit::api_server::{Backup, Lag, Others, Server};
 
 use super::{
     super::{
@@ -11,6 +11,7 @@ use super::{
     },
     Due, FOO, World, at,
 };
+use crate::invariants::{CONTROLLER, FENCING};
 
 /// Page size of an API server that cannot stream lists. There are too few objects to fill a normal page.
 const PAGE: usize = 2;
@@ -445,7 +446,7 @@ impl World {
     /// Sets the fencing component to its planned state, or to the opposite.
     pub(super) fn switch_fencing(&mut self, as_planned: bool) {
         if self.plan.fencing == as_planned {
-            self.store.install_fencing(at(self.now));
+            self.store.install_fencing(at(self.now), FENCING);
         } else {
             self.store.remove_fencing(at(self.now));
         }

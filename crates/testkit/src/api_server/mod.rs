@@ -36,7 +36,7 @@ mod write;
 pub use access::{Rule, Verb};
 pub use kind::{CustomKind, Kind};
 pub use others::Others;
-pub use policy::{CONTROLLER, HOLDER, RECORD, TERM};
+pub use policy::Fencing;
 pub use request::{Call, METADATA, METADATA_LIST, Method, Unknown, User, describe};
 pub(crate) use schema::store_numbers;
 pub use server::{Answer, Lag, Now, Server};

@@ -1,4 +1,4 @@
-//! The fencing policy (`deploy/components/fencing`), if it is installed.
+//! The policy of a fencing component, if one is installed.
 
 use serde_json::{Value, json};
 
@@ -8,14 +8,30 @@ use super::{
     status::{Refusal, Result},
 };
 
-/// User whose writes the policy checks.
-pub const CONTROLLER: &str = "system:serviceaccount:foo-system:foo-controller";
-/// Namespace and name of the fencing record, a `ServiceAccount`.
-pub const RECORD: (&str, &str) = ("foo-system", "foo-controller-fencing");
-/// Annotation of the record with the holder of the Lease.
-pub const HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
-pub const TERM: &str = "samplecontroller.k8s.io/lease-term";
-const NAME: &str = "foo-controller-fencing";
+/// Names of a fencing component: a policy that rejects the writes of replicas that do not lead.
+#[derive(Clone, Copy, Debug)]
+pub struct Fencing {
+    /// Name of the policy and of its binding.
+    pub policy: &'static str,
+    /// User whose writes the policy checks.
+    pub user: &'static str,
+    /// Namespace and name of the fencing record, a `ServiceAccount`.
+    pub record: (&'static str, &'static str),
+    /// Annotation of the record with the holder of the Lease.
+    pub holder: &'static str,
+}
+
+impl Fencing {
+    fn key(&self) -> Key {
+        Key::new(Kind::ValidatingAdmissionPolicy, "", self.policy)
+    }
+
+    /// Returns the key of the fencing record.
+    #[must_use]
+    pub fn record_key(&self) -> Key {
+        Key::new(Kind::ServiceAccount, self.record.0, self.record.1)
+    }
+}
 
 /// Operation of an admission request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,19 +41,12 @@ pub enum Operation {
     Delete,
 }
 
-fn key() -> Key {
-    Key::new(Kind::ValidatingAdmissionPolicy, "", NAME)
-}
-
-fn record_key() -> Key {
-    Key::new(Kind::ServiceAccount, RECORD.0, RECORD.1)
-}
-
 impl Store {
-    /// Installs the fencing component.
-    pub fn install_fencing(&mut self, now: Now) {
-        let (namespace, name) = RECORD;
-        if self.get(&record_key()).is_none() {
+    /// Installs a fencing component. A store has one at most.
+    pub fn install_fencing(&mut self, now: Now, fencing: Fencing) {
+        self.fencing = Some(fencing);
+        let (namespace, name) = fencing.record;
+        if self.get(&fencing.record_key()).is_none() {
             let record = json!({
                 "apiVersion": "v1",
                 "kind": "ServiceAccount",
@@ -46,9 +55,9 @@ impl Store {
                 },
                 "automountServiceAccountToken": false,
             });
-            self.put(now, "admin", &record_key(), Some(record));
+            self.put(now, "admin", &fencing.record_key(), Some(record));
         }
-        self.put(now, "admin", &key(), Some(json!({})));
+        self.put(now, "admin", &fencing.key(), Some(json!({})));
     }
 
     /// Removes the fencing component.
@@ -59,7 +68,12 @@ impl Store {
 
     /// Removes the record, or the policy and its binding.
     pub fn remove_fencing_part(&mut self, now: Now, record: bool) {
-        let key = if record { record_key() } else { key() };
+        let Some(fencing) = self.fencing else { return };
+        let key = if record {
+            fencing.record_key()
+        } else {
+            fencing.key()
+        };
         if self.get(&key).is_some() {
             self.put(now, "admin", &key, None);
         }
@@ -82,14 +96,17 @@ impl Server {
             Kind::Deployment => part == Part::Whole,
             _ => false,
         };
-        if !matched || request.call.user.name != CONTROLLER {
+        let Some(fencing) = store.fencing.filter(|_| matched) else {
+            return Ok(());
+        };
+        if request.call.user.name != fencing.user {
             return Ok(());
         }
         let seen = self.seen_last();
-        if store.get_at(&key(), seen).is_none() {
+        if store.get_at(&fencing.key(), seen).is_none() {
             return Ok(());
         }
-        let Some(record) = store.get_at(&record_key(), seen) else {
+        let Some(record) = store.get_at(&fencing.record_key(), seen) else {
             return Ok(());
         };
         let is_owned = [new, old]
@@ -99,7 +116,7 @@ impl Server {
         if !about.kind.is_custom() && !is_owned {
             return Ok(());
         }
-        let holder = record["metadata"]["annotations"][HOLDER]
+        let holder = record["metadata"]["annotations"][fencing.holder]
             .as_str()
             .unwrap_or_default();
         let words = match request.call.user.pod {
@@ -116,13 +133,13 @@ impl Server {
                     "" => ": none".to_owned(),
                     holder => format!(": \"{holder}\""),
                 };
-                let (namespace, name) = RECORD;
+                let (namespace, name) = fencing.record;
                 format!(
                     "\"{caller}\" is not the leader named by serviceaccount/{name} in {namespace}{who}"
                 )
             }
         };
-        Err(denied(about, NAME, &words, 403))
+        Err(denied(about, fencing.policy, &words, 403))
     }
 }
 

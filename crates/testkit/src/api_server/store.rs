@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Kind, Now, access::Rule, definition::Definition};
+use super::{Kind, Now, access::Rule, definition::Definition, policy::Fencing};
 
 /// Identity of an object. In the order of etcd's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +124,8 @@ pub struct Store {
     pub(super) rules: BTreeMap<String, Vec<Rule>>,
     /// Users by token.
     pub(super) tokens: BTreeMap<String, String>,
+    /// The fencing component, which may be removed.
+    pub(super) fencing: Option<Fencing>,
     /// Kinds that a CRD defines or defined.
     pub(super) custom: Vec<Kind>,
     /// The compiled CRDs by their versions, with the version of the last change of their `spec`.

@@ -25,8 +25,7 @@ pub struct AuditEvent {
     pub uri: String,
     /// HTTP status of the response.
     pub code: u16,
-    /// Request body of a write to a resource listed in `audit-policy.yaml`, such as a Lease, a Deployment or a Foo. Null for
-    /// all other requests.
+    /// Request body of a write. Null for a read, and for the resources that `audit-policy.yaml` excludes.
     pub request_object: Value,
     /// Response to such a write: the object with its resourceVersion, or a Status with the error.
     pub response_object: Value,

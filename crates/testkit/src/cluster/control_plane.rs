@@ -332,13 +332,13 @@ impl ControlPlane {
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "foo-controller", "cluster": {
+            "clusters": [{"name": "testkit", "cluster": {
                 "server": format!("https://127.0.0.1:{port}"),
                 "certificate-authority": self.path("pki/apiserver.crt"),
             }}],
             "users": [{"name": user, "user": {"token": token}}],
-            "contexts": [{"name": "foo-controller", "context": {"cluster": "foo-controller", "user": user}}],
-            "current-context": "foo-controller",
+            "contexts": [{"name": "testkit", "context": {"cluster": "testkit", "user": user}}],
+            "current-context": "testkit",
         });
         Ok(fs::write(
             self.kubeconfig(user),
@@ -418,7 +418,7 @@ struct Folder {
 }
 
 impl Folder {
-    const PREFIX: &str = "foo-controller-cluster-";
+    const PREFIX: &str = "testkit-cluster-";
 
     fn new() -> Result<Self> {
         Self::sweep()?;
