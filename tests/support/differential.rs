@@ -6,6 +6,7 @@
 mod any;
 mod caches;
 mod cases;
+mod clients;
 mod definitions;
 mod normal;
 mod rights;

@@ -10,6 +10,7 @@ mod convert;
 mod definition;
 mod delete;
 mod deployment;
+mod duration;
 mod job;
 mod kind;
 mod list;

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{
     Kind, Store, Verb,
     access::resource,
+    duration,
     status::{Refusal, Result},
 };
 
@@ -203,10 +204,13 @@ impl<'a> Request<'a> {
             {
                 return Err(Unknown(format!("fieldValidation={value}")).into());
             }
-            if name == "timeout" && !is_duration(value) {
-                let words = format!(
-                    "invalid timeout specified in the request URL: time: invalid duration \"{value}\""
-                );
+            // The timeout of a watch is not used.
+            if name == "timeout"
+                && !value.is_empty()
+                && !self.flag("watch")?
+                && let Some(error) = duration::error(value)
+            {
+                let words = format!("invalid timeout specified in the request URL - {error}");
                 return Err(Refusal::bad_request(words));
             }
         }
@@ -228,12 +232,6 @@ pub fn describe(call: &Call<'_>, store: &Store) -> Option<(String, String)> {
         Target::Stored { kind, part, .. } => Some((verb, resource(*kind, *part))),
         Target::Review(review) => Some((verb, (*review).to_owned())),
     }
-}
-
-/// Returns whether this is a duration in Go's format, with a single unit, which is enough for the clients.
-fn is_duration(text: &str) -> bool {
-    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
-    unit.len() < text.len() && matches!(unit, "ms" | "s" | "m" | "h" | "us" | "ns")
 }
 
 /// Groups of Kubernetes' own kinds, except for the groups that end with `.k8s.io`.
