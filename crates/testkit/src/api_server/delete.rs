@@ -105,6 +105,32 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Deletes the objects of a list, and returns the list (`Store.DeleteCollection` of `k8s.io/apiserver`).
+    pub(super) fn delete_collection(
+        &self,
+        store: &mut Store,
+        now: Now,
+        request: &Request<'_>,
+        (kind, namespace): (Kind, Option<&str>),
+    ) -> Result<Value> {
+        let is_everywhere = kind.is_namespaced() && namespace.is_none();
+        if kind.is_custom() && is_everywhere {
+            return Err(Refusal::not_served());
+        }
+        if kind == Kind::Namespace || is_everywhere {
+            return Err(Refusal::method_not_allowed());
+        }
+        let list = self.list(store, request, (kind, namespace))?;
+        for item in list["items"].as_array().into_iter().flatten() {
+            let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default();
+            let key = Key::new(kind, text("namespace"), text("name"));
+            self.delete(store, now, request, &key)?;
+        }
+        Ok(list)
+    }
+}
+
 /// Marks an object with finalizers as terminating.
 pub fn mark(object: &mut Value, now: Now) {
     strategy::count(object);

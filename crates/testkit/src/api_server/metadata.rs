@@ -26,6 +26,12 @@ pub fn is_deleting(object: &Value) -> bool {
 /// Validates metadata. With `strict`, the name must be a DNS subdomain; otherwise any name is valid that a path can contain.
 pub fn check(metadata: &Value, strict: bool) -> Vec<Cause> {
     let mut causes = Vec::new();
+    if let Some(prefix) = metadata["generateName"].as_str()
+        && !prefix.is_empty()
+        && strict
+    {
+        causes.extend(check_prefix(prefix));
+    }
     match metadata["name"].as_str() {
         None | Some("") => {
             causes.push(Cause::required(
@@ -227,6 +233,22 @@ pub fn check_label(field: &str, name: &str) -> Vec<Cause> {
              with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
              '[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
         );
+    }
+    causes
+}
+
+/// Validates a prefix of DNS subdomains, which may end with a hyphen (`maskTrailingDash`).
+fn check_prefix(prefix: &str) -> Vec<Cause> {
+    let field = "metadata.generateName";
+    let masked = match prefix.strip_suffix('-') {
+        Some(rest) if !rest.is_empty() => format!("{}a", &rest[..rest.len() - 1]),
+        _ => prefix.to_owned(),
+    };
+    let mut causes = check_subdomain(field, &masked);
+    for cause in &mut causes {
+        cause.message = cause
+            .message
+            .replacen(&format!("{masked:?}"), &format!("{prefix:?}"), 1);
     }
     causes
 }

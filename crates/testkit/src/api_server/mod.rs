@@ -12,6 +12,7 @@ mod delete;
 mod deployment;
 mod duration;
 mod job;
+mod json_patch;
 mod kind;
 mod list;
 mod managed;

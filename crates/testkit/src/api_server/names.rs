@@ -1,4 +1,23 @@
-//! Names that are DNS labels.
+//! Names: DNS labels, and names that the API server generates.
+
+/// Maximum length of the prefix of a generated name (`MaxGeneratedNameLength` of `k8s.io/apiserver/pkg/storage/names`).
+const MAX_PREFIX: usize = 58;
+/// Length of the suffix of a generated name.
+const SUFFIX: usize = 5;
+/// Characters of the suffix (`k8s.io/apimachinery/pkg/util/rand`): no vowels, so that it is no word.
+const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Returns the name with this prefix for a number. Consecutive numbers have different names.
+pub fn generated(prefix: &str, number: u64) -> String {
+    let mut rest = number.wrapping_mul(7_919) % 27_u64.pow(5);
+    let mut name: String = prefix.chars().take(MAX_PREFIX).collect();
+    for _ in 0..SUFFIX {
+        let letter = usize::try_from(rest % 27).unwrap_or_default();
+        name.push(char::from(LETTERS[letter]));
+        rest /= 27;
+    }
+    name
+}
 
 /// Returns the error of a DNS-1035 label (`IsDNS1035Label`).
 pub fn dns1035_label(text: &str) -> Vec<String> {

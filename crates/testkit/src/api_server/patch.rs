@@ -10,6 +10,7 @@ use super::{
 /// Type of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
+    Json,
     Merge,
     Strategic,
 }
@@ -18,11 +19,10 @@ impl Style {
     pub fn of(kind: Kind, content_type: Option<&str>) -> Result<Self> {
         let content_type = content_type.unwrap_or_default();
         match content_type {
+            "application/json-patch+json" => Ok(Self::Json),
             "application/merge-patch+json" => Ok(Self::Merge),
             "application/strategic-merge-patch+json" if !kind.is_custom() => Ok(Self::Strategic),
-            "application/json-patch+json"
-            | "application/apply-patch+yaml"
-            | "application/apply-patch+cbor" => {
+            "application/apply-patch+yaml" | "application/apply-patch+cbor" => {
                 Err(super::Unknown(format!("patches of the type {content_type}")).into())
             }
             "application/strategic-merge-patch+json" => Err(Refusal::unsupported_media_type(
@@ -36,8 +36,13 @@ impl Style {
     }
 
     pub fn apply(self, kind: Kind, object: &Value, patch: &[u8]) -> Result<Value> {
+        if self == Self::Json {
+            return super::json_patch::apply(object, patch);
+        }
         let parsed: Value = serde_json::from_slice(patch).map_err(|error| match self {
-            Self::Merge => Refusal::bad_request(format!("error decoding patch: {error}")),
+            Self::Json | Self::Merge => {
+                Refusal::bad_request(format!("error decoding patch: {error}"))
+            }
             Self::Strategic => Refusal::bad_request(format!("not JSON: {error}")),
         })?;
         if !parsed.is_object() {
@@ -45,7 +50,7 @@ impl Style {
         }
         let mut new = object.clone();
         match self {
-            Self::Merge => json_patch::merge(&mut new, &parsed),
+            Self::Json | Self::Merge => json_patch::merge(&mut new, &parsed),
             Self::Strategic => strategic(kind, &mut new, &parsed)?,
         }
         Ok(new)

@@ -108,7 +108,7 @@ impl<'a> Request<'a> {
 
     /// Returns whether the header `Accept` requests only metadata. A list has another media type than an object or a watch.
     fn is_of_metadata(&self) -> Result<bool> {
-        let is_list = matches!(self.verb(), Ok(Verb::List));
+        let is_list = matches!(self.verb(), Ok(Verb::List | Verb::DeleteCollection));
         match (self.call.accept, is_list) {
             (None | Some("application/json" | "*/*"), _) => Ok(false),
             (Some(METADATA), false) | (Some(METADATA_LIST), true) => Ok(true),
@@ -191,12 +191,14 @@ impl<'a> Request<'a> {
             "continue",
             "timeout",
         ];
-        let known: &[&str] = match *self.call.method {
-            Method::GET => &READ,
-            _ => &WRITE,
+        const SELECT: [&str; 3] = ["fieldSelector", "labelSelector", "limit"];
+        let is_known = |name: &str| match self.verb() {
+            Ok(Verb::DeleteCollection) => WRITE.contains(&name) || SELECT.contains(&name),
+            _ if *self.call.method == Method::GET => READ.contains(&name),
+            _ => WRITE.contains(&name),
         };
         for (name, value) in &self.query {
-            if !known.contains(&name.as_str()) {
+            if !is_known(name) {
                 return Err(Unknown(format!("the parameter {name}={value}")).into());
             }
             if name == "fieldValidation"

@@ -90,10 +90,10 @@ impl Server {
         let asked = match parsed {
             Some(put) => put,
             None => match Style::of(key.kind, request.call.content_type)? {
-                Style::Merge => Style::Merge.apply(key.kind, &is, request.call.body)?,
                 Style::Strategic => {
                     return Err(Unknown("a strategic merge patch of a scale".to_owned()).into());
                 }
+                style => style.apply(key.kind, &is, request.call.body)?,
             },
         };
         let mut asked = typed::read_scale(asked).map_err(Refusal::bad_request)?;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{
     Key, Kind,
     request::{Request, Unknown},
-    status::Result,
+    status::{Refusal, Result},
 };
 
 /// Requirements of a list or a watch. An object must meet all of them.
@@ -87,14 +87,10 @@ impl Selector {
             labels: parsed("labelSelector", Requirement::of_label)?,
             fields: parsed("fieldSelector", Requirement::equality)?,
         };
-        let is_known = |field: &str| {
-            matches!(field, "metadata.name" | "metadata.namespace")
-                || (kind, field) == (Kind::Secret, "type")
-        };
-        if let Some(it) = selector.fields.iter().find(|it| !is_known(&it.key)) {
-            return Err(Unknown(format!("the field {} in a selector", it.key)).into());
+        match selector.fields.iter().find(|it| !has_field(kind, &it.key)) {
+            Some(it) => Err(not_supported(kind, &it.key)),
+            None => Ok(selector),
         }
-        Ok(selector)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -109,12 +105,56 @@ impl Selector {
         of_labels.all(|it| it.is_met(labels[&it.key].as_str()))
             && of_fields.all(|it| {
                 let value = match &*it.key {
-                    "metadata.name" => Some(&*key.name),
-                    "metadata.namespace" => Some(&*key.namespace),
-                    field => object[field].as_str(),
+                    "metadata.name" => key.name.clone(),
+                    "metadata.namespace" => key.namespace.clone(),
+                    field => field_value(object, field),
                 };
-                it.is_met(value)
+                it.is_met(Some(&value))
             })
+    }
+}
+
+/// Returns whether a selector for this kind may contain this field (`AddFieldLabelConversionFunc` in `k8s.io/kubernetes/pkg/apis`).
+fn has_field(kind: Kind, field: &str) -> bool {
+    match field {
+        "metadata.name" => true,
+        "metadata.namespace" => {
+            kind != Kind::Namespace && (kind.is_namespaced() || !kind.is_custom())
+        }
+        "type" => kind == Kind::Secret,
+        "status.phase" => kind == Kind::Namespace,
+        "status.successful" => kind == Kind::Job,
+        "spec.clusterIP" | "spec.type" => kind == Kind::Service,
+        _ => false,
+    }
+}
+
+/// Returns the error for a field that a selector may not contain.
+fn not_supported(kind: Kind, field: &str) -> Refusal {
+    match kind {
+        Kind::Event => Unknown(format!("the field {field} in a selector")).into(),
+        Kind::Namespace | Kind::Secret | Kind::Service | Kind::Custom(_) => {
+            Refusal::bad_request(format!("field label not supported: {field}"))
+        }
+        Kind::Job => Refusal::bad_request(format!("field label {field:?} not supported for Job")),
+        _ => Refusal::bad_request(format!(
+            "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+        )),
+    }
+}
+
+/// Returns the value of a field for selectors. A missing field is empty, or 0.
+fn field_value(object: &Value, field: &str) -> String {
+    let field = match field {
+        "status.successful" => "status.succeeded",
+        field => field,
+    };
+    let value = field.split('.').fold(object, |value, name| &value[name]);
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null if field == "status.succeeded" => "0".to_owned(),
+        Value::Null => String::new(),
+        value => value.to_string(),
     }
 }
 

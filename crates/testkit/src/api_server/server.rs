@@ -260,7 +260,12 @@ impl Server {
             Verb::Create => (201, self.create(store, now, &request, &key)?),
             Verb::Update | Verb::Patch => self.update(store, now, &request, &key, part)?,
             Verb::Delete => (200, self.delete(store, now, &request, &key)?),
-            Verb::DeleteCollection => return Err(Unknown("deletecollection".to_owned()).into()),
+            Verb::DeleteCollection => {
+                return Ok(Answered::Whole(
+                    200,
+                    self.delete_collection(store, now, &request, (kind, namespace))?,
+                ));
+            }
         };
         let is_object = part != Part::Scale && object["kind"] != "Status";
         let object = if kind.is_custom() && is_object {

@@ -171,6 +171,12 @@ impl Refusal {
         Self::new(415, "UnsupportedMediaType", &words, Some(json!({})))
     }
 
+    /// Returns the error for a JSON patch that does not apply.
+    pub fn unprocessable() -> Self {
+        let words = "the server rejected our request due to an error in our request";
+        Self::new(422, "Invalid", words, Some(json!({})))
+    }
+
     pub fn internal(why: &str) -> Self {
         let details = json!({ "causes": [{ "message": why }] });
         let words = format!("Internal error occurred: {why}");

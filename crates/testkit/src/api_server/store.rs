@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Kind, Now, access::Rule, definition::Definition, policy::Fencing};
+use super::{Kind, Now, access::Rule, definition::Definition, names, policy::Fencing};
 
 /// Identity of an object. In the order of etcd's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -199,6 +199,13 @@ impl Store {
     pub fn new_uid(&mut self) -> String {
         self.uids += 1;
         format!("00000000-0000-4000-8000-{:012x}", self.uids)
+    }
+
+    /// Returns a name with this prefix that no object of the kind has.
+    pub(super) fn new_name(&self, kind: Kind, namespace: &str, prefix: &str) -> String {
+        let mut names = (self.uids..).map(|number| names::generated(prefix, number));
+        let is_free = |name: &String| self.get(&Key::new(kind, namespace, name)).is_none();
+        names.find(is_free).unwrap_or_default()
     }
 
     /// Stores an object with a new version and without validation; `None` deletes it. Returns the stored object.

@@ -25,12 +25,20 @@ impl Server {
             return Ok(created);
         }
         let mut object = self.body(store, request, key.kind)?;
-        let name = object["metadata"]["name"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned();
-        if name.is_empty() && !object["metadata"]["generateName"].is_null() {
-            return Err(Unknown("generateName".to_owned()).into());
+        let text = |field: &str| {
+            object["metadata"][field]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        let (mut name, prefix) = (text("name"), text("generateName"));
+        if name.is_empty() && !prefix.is_empty() {
+            // Admission precedes the name.
+            if key.kind.is_namespaced() {
+                check_lives(store, key)?;
+            }
+            name = store.new_name(key.kind, &key.namespace, &prefix);
+            object["metadata"]["name"] = name.as_str().into();
         }
         let key = Key::new(key.kind, &key.namespace, &name);
         check_namespace(&mut object, &key)?;
