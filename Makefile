@@ -28,6 +28,7 @@ endif
 	crates/testkit/src/collector/build.sh
 	tests/tools/build.sh manifests
 	tests/tools/build.sh kstatus
+	tests/tools/build.sh go-clients
 	$(BUILD) --example kube_controller --example several_kinds --example optional_kind --example two_versions --bin xtask # the programs that tests run
 	cargo test --locked --workspace $(TESTS) --no-run
 

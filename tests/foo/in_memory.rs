@@ -1,5 +1,7 @@
 //! The control plane in memory, over HTTPS: kubectl and the controller, which are the real programs.
 
+mod go_clients;
+
 use std::{fs, process::Stdio, time::Duration};
 
 use operator_testkit::{ADMIN, ControlPlane, Served, cluster::bound_command};
@@ -23,11 +25,14 @@ struct Memory {
 
 impl Memory {
     async fn start() -> Self {
+        let crd = fs::read_to_string(CRD).unwrap();
+        Self::with(&serde_saphyr::from_str(&crd).unwrap()).await
+    }
+
+    async fn with(crd: &serde_json::Value) -> Self {
         let plane = ControlPlane::new();
         plane.run_pods();
-        let crd: serde_json::Value =
-            serde_saphyr::from_str(&fs::read_to_string(CRD).unwrap()).unwrap();
-        plane.install(&crd).unwrap();
+        plane.install(crd).unwrap();
         let served = plane.serve().await.unwrap();
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join("kubeconfig"), served.kubeconfig(ADMIN)).unwrap();
