@@ -7,7 +7,7 @@
 #   cosign2    cosign 2
 #   kstatus    prints the status that kstatus computes for an object
 #   argocd     prints Argo CD's health of an object
-#   go-clients  sample-controller, and clients of client-go and controller-runtime
+#   go-clients  kubernetes/sample-controller, and clients of client-go and controller-runtime
 #   kube-state-metrics
 #   helm       Helm 4
 #   helm3      Helm 3
