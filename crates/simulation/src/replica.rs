@@ -200,28 +200,20 @@ impl Replica {
     /// Returns the sizes from its metrics.
     pub fn sizes(&self) -> Option<Sizes> {
         let (rt, _) = self.inside.as_ref()?;
-        let inside = rt.enter();
-        let (_, text) = self.metrics.scrape(None);
-        drop(inside);
-        // Labels and value of each series.
+        let _inside = rt.enter();
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "numbers of objects"
+        )]
         let series = |metric: &str| {
-            let lines = text.lines().filter_map(|line| {
-                let (name, rest) = line.split_once('{')?;
-                let (labels, value) = rest.rsplit_once('}')?;
-                let value: usize = value.trim().parse().ok()?;
-                name.ends_with(metric).then(|| (labels.to_owned(), value))
-            });
-            lines.collect::<Vec<_>>()
+            let values = self.metrics.values(metric).into_iter();
+            values.map(|(label, value)| (label, value as usize))
         };
         let queues = series("workqueue_depth");
-        let queue = queues.iter().map(|(_, depth)| depth).sum();
-        let kind = |labels: &str| labels.split('"').nth(1).map(ToOwned::to_owned);
-        let caches = series("_cache_objects").into_iter();
         Some(Sizes {
-            queue: Some(queue).filter(|_| !queues.is_empty()),
-            caches: caches
-                .filter_map(|(labels, count)| Some((kind(&labels)?, count)))
-                .collect(),
+            queue: (queues.len() > 0).then(|| queues.map(|(_, depth)| depth).sum()),
+            caches: series("_cache_objects").collect(),
         })
     }
 

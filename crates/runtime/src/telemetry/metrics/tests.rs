@@ -25,6 +25,24 @@ fn about(metrics: &Metrics, accept: Option<&str>, name: &str) -> Vec<String> {
         .collect()
 }
 
+/// `values` returns the same values as a scrape.
+#[cfg(feature = "testing")]
+#[test]
+fn values_are_read_without_a_scrape() {
+    let (metrics, _provider) = metrics();
+    metrics.observe(&table::CACHE_OBJECTS, |see| {
+        see(3., &[KeyValue::new("kind", "Foo")]);
+        see(4., &[KeyValue::new("kind", "Bar")]);
+    });
+    let of = |kind: &str, value| (kind.to_owned(), value);
+    let values = metrics.values("_cache_objects");
+    assert_eq!(values, [of("Foo", 3.), of("Bar", 4.)]);
+    for (kind, value) in values {
+        let line = format!("_cache_objects{{kind=\"{kind}\"}} {value}");
+        assert_eq!(about(&metrics, None, &line).len(), 1, "{line}");
+    }
+}
+
 /// Every series exists from the start, with the value 0.
 #[test]
 fn every_series_starts_at_0() {
