@@ -152,7 +152,7 @@ impl Server {
         self.seen = self.seen(store, now);
         self.warnings.take();
         let (code, body) = match self.answer(store, now, call) {
-            Ok(Answered::Watch(watch)) => return Ok(Answer::Watch(watch)),
+            Ok(Answered::Watch(watch)) => return Ok(Answer::Watch(*watch)),
             Ok(Answered::Whole(code, body)) => (code, body),
             Err(Refusal::Status(status)) => {
                 let code = status["code"]
@@ -255,7 +255,7 @@ impl Server {
             Verb::Watch => {
                 return self
                     .watch(store, now, &request, (kind, namespace))
-                    .map(Answered::Watch);
+                    .map(|watch| Answered::Watch(Box::new(watch)));
             }
             Verb::Create => (201, self.create(store, now, &request, &key)?),
             Verb::Update | Verb::Patch => self.update(store, now, &request, &key, part)?,
@@ -282,5 +282,5 @@ impl Server {
 
 enum Answered {
     Whole(u16, Value),
-    Watch(Watch),
+    Watch(Box<Watch>),
 }

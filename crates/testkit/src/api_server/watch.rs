@@ -33,6 +33,8 @@ pub struct Watch {
     state: State,
     /// All events up to this version have been sent.
     position: u64,
+    /// Newest version of the store and version of the caches at the last poll.
+    polled: Option<(u64, u64)>,
     /// Last version of the kind, for bookmarks.
     known: u64,
     /// Time of the next bookmark, if they are requested.
@@ -111,6 +113,7 @@ impl Server {
             metadata_only: request.metadata_only,
             state,
             position,
+            polled: None,
             known: position,
             bookmark: bookmarks.then(|| next_bookmark(now.since_start, end)),
             end,
@@ -162,6 +165,14 @@ impl Watch {
     pub fn poll(&mut self, store: &Store, server: &Server, now: Now) -> Vec<Value> {
         let mut lines = Vec::new();
         let seen = server.seen(store, now);
+        // Events and the CRD depend only on these versions.
+        let versions = Some((store.version(), seen));
+        let is_bookmark_due = self.bookmark.is_some_and(|due| now.since_start >= due);
+        let is_same = matches!(self.state, State::Goes) && self.polled == versions;
+        if is_same && !is_bookmark_due && now.since_start < self.end {
+            return lines;
+        }
+        self.polled = versions;
         if let State::Waits(version, until) = self.state {
             if seen >= version {
                 self.state = State::Lists { streamed: true };
@@ -186,9 +197,10 @@ impl Watch {
                 self.known = seen;
                 let there = store.list_at(self.kind, self.namespace.as_deref(), seen);
                 let there = there.filter(|(key, object)| self.selector.selects(key, object));
-                lines.extend(
-                    there.map(|(_, object)| self.line("ADDED", self.shown(store, server, object))),
-                );
+                lines.extend(there.map(|(_, object)| {
+                    let object = self.shown(store, server, Value::clone(object));
+                    self.line("ADDED", object)
+                }));
                 if streamed {
                     lines.push(self.bookmark(true));
                 }
@@ -204,11 +216,11 @@ impl Watch {
             }
             self.known = revision.version;
             if let Some((event, object)) = self.event(revision) {
-                lines.push(self.line(event, self.shown(store, server, &object)));
+                lines.push(self.line(event, self.shown(store, server, object)));
             }
         }
         self.position = self.position.max(seen);
-        if self.bookmark.is_some_and(|due| now.since_start >= due) {
+        if is_bookmark_due {
             lines.push(self.bookmark(false));
             self.bookmark = Some(next_bookmark(now.since_start, self.end));
         }
@@ -240,12 +252,12 @@ impl Watch {
     }
 
     /// Returns an object in the version of the watch.
-    fn shown(&self, store: &Store, server: &Server, object: &Value) -> Value {
+    fn shown(&self, store: &Store, server: &Server, object: Value) -> Value {
         if self.metadata_only || !self.kind.is_custom() {
-            return object.clone();
+            return object;
         }
-        let shown = server.present_in(store, &self.version, self.kind, object);
-        shown.unwrap_or_else(|_| object.clone())
+        let shown = server.present_in(store, &self.version, self.kind, &object);
+        shown.unwrap_or(object)
     }
 
     fn line(&self, event: &str, object: Value) -> Value {
@@ -254,7 +266,8 @@ impl Watch {
         } else {
             object
         };
-        json!({ "type": event, "object": object })
+        let fields = [("type", event.into()), ("object", object)];
+        Value::from_iter(fields)
     }
 
     fn bookmark(&self, ends_list: bool) -> Value {
