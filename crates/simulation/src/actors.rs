@@ -29,8 +29,8 @@ pub const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-g
 pub struct Actors {
     /// Running reconciles: their index in the trace, by span number.
     pub spans: BTreeMap<u64, usize>,
-    /// Store version when nothing was left to do.
-    at_rest: Option<u64>,
+    /// Length of the store's history when nothing was left to do, and the time of the next step.
+    at_rest: Option<(usize, Time)>,
     /// By UID of the Deployment.
     rollouts: BTreeMap<String, Rollout>,
     namespace: namespace::Namespace,
@@ -40,26 +40,34 @@ pub struct Actors {
 
 impl Actors {
     pub fn tick(&mut self, world: &mut World) {
-        if self.at_rest == Some(world.store.version()) {
-            return;
+        let history = world.store.history();
+        if let Some((seen, next)) = &mut self.at_rest {
+            // These clients do not react to them.
+            let is_idle = |kind| matches!(kind, Kind::Lease | Kind::Event);
+            let mut news = history[*seen..].iter();
+            if world.now < *next && news.all(|one| is_idle(one.key.kind)) {
+                *seen = history.len();
+                return;
+            }
         }
-        let before = world.store.version();
-        let waits = self.roll_out(world);
+        let before = history.len();
+        let rolls_on = self.roll_out(world);
         let is_idle = world.is_going_on(|fault| matches!(fault, Fault::NoCollector));
         let collected = !is_idle && collect(world);
         let is_changing = self.namespace.tick(world);
-        let waits = self.settle(world) || waits;
-        let is_at_rest = !waits && !collected && !is_changing && world.store.version() == before;
-        self.at_rest = is_at_rest.then_some(before);
+        let next = rolls_on.min(self.settle(world));
+        let is_at_rest = !collected && !is_changing && world.store.history().len() == before;
+        self.at_rest = is_at_rest.then_some((before, next));
     }
 
     /// Makes the next tick run although nothing was written.
     pub fn wake(&mut self) {
         self.at_rest = None;
+        self.rollouts.values_mut().for_each(Rollout::wake);
     }
 
-    /// Runs the API server's controllers of CRDs, each step after a random delay. Returns whether they wait for a step.
-    fn settle(&mut self, world: &mut World) -> bool {
+    /// Runs the API server's controllers of CRDs, each step after a random delay. Returns the time of the next step.
+    fn settle(&mut self, world: &mut World) -> Time {
         /// Longest delay, in milliseconds.
         const SLOWEST: u64 = 1_000;
         let kinds = world.store.custom_kinds().to_vec();
@@ -76,25 +84,29 @@ impl Actors {
                 }
             }
         }
-        !self.definitions.is_empty()
+        self.definitions
+            .values()
+            .min()
+            .copied()
+            .unwrap_or(Time::MAX)
     }
 
-    /// Runs the Deployment controller. Returns whether it is waiting for something.
-    fn roll_out(&mut self, world: &mut World) -> bool {
+    /// Runs the Deployment controller. Returns the time of its next step, if nothing is written before.
+    fn roll_out(&mut self, world: &mut World) -> Time {
         let all = world.store.list(Kind::Deployment, None);
         let all: Vec<_> = all
             .map(|(key, object)| (key.clone(), object.clone()))
             .collect();
-        let mut waits = false;
+        let mut next = Time::MAX;
         for (key, object) in all {
             if object["metadata"]["deletionTimestamp"].is_string() {
                 continue;
             }
             let uid = object["metadata"]["uid"].as_str().unwrap_or_default();
             let rollout = self.rollouts.entry(uid.to_owned()).or_default();
-            waits |= rollout.step(world, &key, &object);
+            next = next.min(rollout.step(world, &key, &object));
         }
-        waits
+        next
     }
 }
 

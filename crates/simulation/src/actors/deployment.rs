@@ -1,7 +1,7 @@
 //! The Deployment controller and its `ReplicaSets`, as far as a status shows them: `pkg/controller/deployment` of Kubernetes
 //! 1.36.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, sync::Arc};
 
 use operator_testkit::api_server::{Key, Method};
 use serde_json::{Value, json};
@@ -32,6 +32,8 @@ const REFUSED: &str = "pods \"app\" is forbidden: exceeded quota: pods";
 /// Progress of a Deployment.
 #[derive(Clone, Default)]
 pub struct Rollout {
+    /// Object for which nothing was left to do, and the time of the next step.
+    at_rest: Option<(Arc<Value>, Time)>,
     /// Time of the next pod change.
     due: Option<Time>,
     /// Pod template, and whether it has a `ReplicaSet`.
@@ -56,8 +58,14 @@ struct Hindered {
 }
 
 impl Rollout {
-    /// Takes one step and writes the status. Returns whether the Deployment is waiting for something.
-    pub fn step(&mut self, world: &mut World, key: &Key, object: &Value) -> bool {
+    /// Takes one step and writes the status. Returns the time of the next step, if nothing is written before.
+    pub fn step(&mut self, world: &mut World, key: &Key, object: &Arc<Value>) -> Time {
+        let at_rest = self.at_rest.take();
+        let is_same = |(known, next): &(_, Time)| Arc::ptr_eq(known, object) && world.now < *next;
+        if let Some((_, next)) = at_rest.filter(is_same) {
+            self.at_rest = Some((Arc::clone(object), next));
+            return next;
+        }
         let (spec, status, path) = (&object["spec"], &object["status"], key.url());
         let wanted = spec["replicas"].as_i64().unwrap_or(1);
         let generation = &object["metadata"]["generation"];
@@ -72,7 +80,8 @@ impl Rollout {
             refused: is(true),
             paused: spec["paused"] == true,
         };
-        if object["metadata"]["annotations"][REVISION].is_null() && !why.paused {
+        let is_numbered = !object["metadata"]["annotations"][REVISION].is_null() || why.paused;
+        if !is_numbered {
             let revision = json!({ "metadata": { "annotations": { REVISION: "1" } } });
             world.request(CONTROLLER, &Method::PATCH, &path, &revision);
         }
@@ -93,7 +102,16 @@ impl Rollout {
             .all(|it| reason != *it);
         let mut said = counts.as_object().into_iter().flatten();
         if said.all(|(field, value)| status[field] == *value) {
-            return is_further || may_time_out;
+            if !is_numbered {
+                // The write of the number may have failed.
+                return Time::ZERO;
+            }
+            let pod = self.due.filter(|_| is_further);
+            let deadline = may_time_out.then_some(self.progressed + DEADLINE);
+            let next = pod.into_iter().chain(deadline).min();
+            let next = next.unwrap_or(Time::MAX);
+            self.at_rest = Some((Arc::clone(object), next));
+            return next;
         }
         let body = json!({ "status": counts });
         let path = format!("{path}/status");
@@ -102,7 +120,12 @@ impl Rollout {
             let due = self.due.filter(|_| !is_due);
             *self = Self { due, ..next };
         }
-        true
+        Time::ZERO
+    }
+
+    /// Makes the next step run although nothing was written.
+    pub fn wake(&mut self) {
+        self.at_rest = None;
     }
 
     /// Reads the current state, which users may have changed.
