@@ -125,16 +125,21 @@ fn is_taken_back(case: &Case, event: &AuditEvent) -> bool {
     generation.is_ok_and(|generation| had.is_some_and(|had| generation > had))
 }
 
-/// Converts a call to the audit event of the API server, except that `received` is the time of sending.
+/// Converts a call to the audit event of the API server, except that `received` is the time of sending. The checker judges only
+/// writes, and the times at which Leases were read.
 fn event(case: &Case, call: &Call) -> Option<AuditEvent> {
     let (arrived, code) = call.arrived.zip(call.code)?;
+    let is_write = matches!(call.verb, "create" | "update" | "patch" | "delete");
+    if !is_write && call.resource != "leases" {
+        return None;
+    }
     let (path, _) = call.path.split_once('?').unwrap_or((&call.path, ""));
     let (namespace, name) = namespace_and_name(path);
     let (resource, subresource) = call
         .resource
         .split_once('/')
         .unwrap_or((&call.resource, ""));
-    let answer = call.answer.as_deref().filter(|_| code < 400);
+    let answer = call.answer.as_deref().filter(|_| is_write && code < 400);
     Some(AuditEvent {
         verb: if call.verb == "stream" {
             "watch"

@@ -557,9 +557,7 @@ impl World {
         if let (true, Some(server)) = (is_due, &self.servers[stream.server].server) {
             for line in stream.watch.poll(&self.store, server, at(time)) {
                 let (event, object) = (&line["type"], &line["object"]);
-                // In the field order of the API server.
-                let text = format!("{{\"type\":{event},\"object\":{object}}}\n");
-                pieces.push(Piece::Data(Bytes::from(text)));
+                pieces.push(Piece::Data(printed(event, object).into()));
                 let metadata = &object["metadata"];
                 stream.is_in_order |=
                     metadata["annotations"]["k8s.io/initial-events-end"] == "true";
@@ -686,6 +684,16 @@ impl World {
             );
         }
     }
+}
+
+/// Returns the line of an event, with the fields in the order of the API server.
+fn printed(event: &Value, object: &Value) -> Vec<u8> {
+    let mut line = b"{\"type\":".to_vec();
+    serde_json::to_writer(&mut line, event).unwrap();
+    line.extend(b",\"object\":");
+    serde_json::to_writer(&mut line, object).unwrap();
+    line.extend(b"}\n");
+    line
 }
 
 /// Returns the `resourceVersion` in this metadata.
