@@ -259,7 +259,7 @@ async fn compare(client: &kube::Client, steps: &[Step]) -> Result<(), String> {
             }
         }
         // The metadata does not show the Events that the API server writes itself.
-        if kind != Kind::Event {
+        if kind.stored() != Kind::Event {
             compare_watches(&mut sides, &all, &begun, Some(METADATA)).await?;
         }
         let now = [String::new(), String::new()];

@@ -46,8 +46,6 @@ impl Names {
             Value::Array(all) => all.iter_mut().for_each(|value| self.walk(value)),
             Value::Object(fields) => {
                 fields.remove("managedFields");
-                // Fields of an older Event API.
-                fields.retain(|field, _| !field.starts_with("deprecated"));
                 // Older API servers return a null.
                 fields.retain(|field, value| field != "creationTimestamp" || !value.is_null());
                 for (field, value) in fields.iter_mut() {

@@ -11,7 +11,7 @@ pub const LIMITED: User<'static> = User {
 };
 
 /// Permissions by subresource.
-const RIGHTS: [(Kind, &str, &[&str]); 13] = [
+const RIGHTS: [(Kind, &str, &[&str]); 14] = [
     (Kind::Namespace, "", &["get"]),
     (FOO, "", &["list", "watch"]),
     (FOO, "/status", &["update"]),
@@ -29,6 +29,7 @@ const RIGHTS: [(Kind, &str, &[&str]); 13] = [
     // An update of a missing Lease also needs `create`.
     (Kind::Lease, "", &["get", "watch", "patch", "update"]),
     (Kind::Event, "", &["create", "patch"]),
+    (Kind::CoreEvent, "", &["create", "patch"]),
     (Kind::ServiceAccount, "", &["get", "patch"]),
 ];
 

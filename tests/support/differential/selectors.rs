@@ -25,6 +25,59 @@ const SELECTORS: &[&str] = &[
     "labelSelector=app&fieldSelector=metadata.name!%3Da",
 ];
 
+/// Events of both APIs are selected by the fields of their involved object, and by others.
+#[tokio::test]
+async fn simulated_events_are_selected_like_real_ones() {
+    let cluster = &*CLUSTER;
+    super::install(cluster).await;
+    let namespace = format!("s-{}", uuid::Uuid::new_v4().simple());
+    let mut sides = both(cluster, &namespace).await;
+    let [events, core] = [Kind::Event, Kind::CoreEvent].map(|kind| path(kind, &namespace));
+    let old = json!({
+        "metadata": { "name": "old" }, "reason": "Synced", "type": "Normal", "source": { "component": "scheduler" },
+        "involvedObject": {
+            "apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": "a", "uid": "u1", "resourceVersion": "7",
+            "fieldPath": "spec.containers{web}",
+        },
+    });
+    let new = json!({
+        "metadata": { "name": "new" }, "eventTime": "2026-01-01T00:00:00.123456Z", "type": "Warning", "reason": "Failed",
+        "reportingController": "kubelet", "reportingInstance": "i", "action": "Pull", "note": "x",
+        "regarding": { "apiVersion": "apps/v1", "kind": "Deployment", "namespace": namespace, "name": "b", "uid": "u2" },
+    });
+    same_of(&mut sides, Method::POST, &core, JSON, &old).await;
+    same_of(&mut sides, Method::POST, &events, JSON, &new).await;
+    let fields = [
+        ("kind", "Pod"),
+        ("name", "b"),
+        ("namespace", &*namespace),
+        ("uid", "u1"),
+        ("apiVersion", "apps%2Fv1"),
+        ("resourceVersion", "7"),
+        ("fieldPath", "spec.containers%7Bweb%7D"),
+        ("unknown", "x"),
+    ];
+    let others = [
+        "type%3DWarning",
+        "type!%3DWarning,reason%3DSynced",
+        "reportingComponent%3Dkubelet",
+        "reportingController%3Dkubelet",
+        "source%3Dscheduler",
+        "source%3Dkubelet",
+        "metadata.name%3Dold",
+        "message%3Dx",
+        "involvedObject.kind%3DPod",
+        "regarding.kind%3DPod",
+    ];
+    for (all, of) in [(&core, "involvedObject"), (&events, "regarding")] {
+        let fields = fields.map(|(field, value)| format!("{of}.{field}%3D{value}"));
+        for selector in fields.into_iter().chain(others.map(ToOwned::to_owned)) {
+            let query = format!("{all}?fieldSelector={selector}");
+            same_of(&mut sides, Method::GET, &query, "", &Value::Null).await;
+        }
+    }
+}
+
 /// A list returns the selected objects. A watch reports an object as new when it begins to match, and as deleted when it ceases to.
 #[tokio::test]
 async fn simulated_selectors_select_like_the_real_ones() {

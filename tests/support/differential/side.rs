@@ -193,7 +193,7 @@ impl Side {
 
 /// Returns whether it is an Event written by the API server, which checks the addresses of Services periodically.
 fn is_its_own(object: &Value) -> bool {
-    object["regarding"]["kind"] == "Service"
+    object["regarding"]["kind"] == "Service" || object["involvedObject"]["kind"] == "Service"
 }
 
 /// Returns JSON, or a string for other text.
@@ -248,7 +248,8 @@ impl Told {
             metadata["uid"].as_str(),
             metadata["resourceVersion"].as_str(),
         ) {
-            let (uids, versions) = self.0.entry((kind, name.to_owned())).or_default();
+            let key = (kind.stored(), name.to_owned());
+            let (uids, versions) = self.0.entry(key).or_default();
             for (all, one) in [(uids, uid), (versions, version)] {
                 if all.last().is_none_or(|last| last != one) {
                     all.push(one.to_owned());
@@ -262,7 +263,7 @@ impl Told {
         static NONE: (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
         let (uids, versions) = self
             .0
-            .get(&(step.kind, step.name.to_owned()))
+            .get(&(step.kind.stored(), step.name.to_owned()))
             .unwrap_or(&NONE);
         let say = |which, all: &[String], wrong: &str| match which {
             Which::Unsaid => None,
@@ -464,8 +465,13 @@ fn whole(
     if object["metadata"].get("name").is_none() {
         object["metadata"]["name"] = step.name.into();
     }
-    if step.kind == Kind::Event {
-        object["regarding"]["namespace"] = namespace.into();
+    let of = match step.kind {
+        Kind::Event => Some("regarding"),
+        Kind::CoreEvent => Some("involvedObject"),
+        _ => None,
+    };
+    if let Some(of) = of.filter(|of| object[of]["namespace"].is_null()) {
+        object[of]["namespace"] = namespace.into();
     }
     based(object, base).to_string().into_bytes()
 }

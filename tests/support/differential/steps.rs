@@ -15,7 +15,7 @@ pub const FOO: Kind = Kind::Custom(&CustomKind {
 });
 
 /// Kinds and names of the objects.
-pub const KINDS: [Kind; 9] = [
+pub const KINDS: [Kind; 10] = [
     FOO,
     Kind::Deployment,
     Kind::Service,
@@ -25,6 +25,7 @@ pub const KINDS: [Kind; 9] = [
     Kind::Lease,
     Kind::ServiceAccount,
     Kind::Event,
+    Kind::CoreEvent,
 ];
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -440,7 +441,73 @@ fn events() -> Vec<Value> {
     warning["type"] = "Warning".into();
     let mut traced = event("x");
     traced["metadata"] = json!({ "annotations": { "samplecontroller.k8s.io/trace": "00-1-2-01" } });
-    vec![event("x"), event(""), event("y"), of_lease, warning, traced]
+    let with = |field: &str, value: Value| {
+        let mut event = event("x");
+        event[field] = value;
+        event
+    };
+    let once = json!({ "count": 1, "lastObservedTime": null });
+    vec![
+        event("x"),
+        event(""),
+        event("y"),
+        of_lease,
+        warning,
+        traced,
+        with("type", json!("Other")),
+        with("action", json!("")),
+        with("reason", json!("x".repeat(129))),
+        with("note", json!("x".repeat(1025))),
+        with("reportingController", json!("a b")),
+        with("reportingController", json!("")),
+        with("eventTime", json!(null)),
+        with("series", once),
+        with("deprecatedCount", json!(1)),
+        with("deprecatedSource", json!({ "component": "c" })),
+        with("deprecatedLastTimestamp", json!("2026-01-01T00:00:00Z")),
+    ]
+}
+
+/// Returns bodies of an Event of the core API: of client-go's old recorder, of its new one, and less usual ones.
+fn core_events() -> Vec<Value> {
+    let of = json!({ "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "a", "uid": "u" });
+    let old = |count: i32, last: &str| {
+        json!({
+            "involvedObject": of, "reason": "Synced", "message": "x", "type": "Normal", "count": count,
+            "source": { "component": "sample-controller" }, "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": last,
+            "eventTime": null, "reportingComponent": "sample-controller", "reportingInstance": "",
+        })
+    };
+    let new = |field: &str, value: Value| {
+        let mut event = json!({
+            "involvedObject": of, "reason": "Synced", "message": "x", "type": "Normal", "action": "Sync",
+            "eventTime": "2026-01-01T00:00:00.123456Z", "reportingComponent": "foo-controller", "reportingInstance": "i",
+        });
+        event[field] = value;
+        event
+    };
+    let series = |series: Value| new("series", series);
+    vec![
+        old(1, "2026-01-01T00:00:00Z"),
+        old(2, "2026-01-01T00:00:01Z"),
+        new("message", json!("y")),
+        series(json!({ "count": 2, "lastObservedTime": "2026-01-01T00:00:01.123456Z" })),
+        series(json!({})),
+        json!({ "message": "only this" }),
+        json!({ "involvedObject": { "namespace": "elsewhere" } }),
+        json!({ "count": 3, "lastTimestamp": "2026-01-01T00:00:02Z" }),
+        new("type", json!("Other")),
+        new("action", json!(null)),
+        new("reason", json!("x".repeat(129))),
+        new("message", json!("x".repeat(1025))),
+        new("reportingComponent", json!("a b")),
+        new("reportingComponent", json!("")),
+        new("related", json!({ "kind": "Foo", "name": "b" })),
+        new("unknown", json!(1)),
+        new("count", json!("x")),
+        new("apiVersion", json!("events.k8s.io/v1")),
+        json!({}),
+    ]
 }
 
 fn event_patches() -> Vec<Value> {
@@ -451,6 +518,10 @@ fn event_patches() -> Vec<Value> {
         json!({ "series": series(3), "metadata": { "annotations": { "a": "b" } } }),
         json!({ "series": series(3), "metadata": { "annotations": null } }),
         json!({ "metadata": { "annotations": { "a": "b" } } }),
+        json!({ "series": series(1) }),
+        json!({ "note": "changed" }),
+        json!({ "reason": "Changed", "type": "Warning" }),
+        json!({ "reportingInstance": "", "action": "Changed" }),
     ]
 }
 
@@ -528,7 +599,8 @@ fn bodies(kind: Kind) -> BoxedStrategy<Value> {
         Kind::ConfigMap => one_of(config_maps(), 2),
         Kind::Secret => one_of(secrets(), 3),
         Kind::Job => one_of(jobs(), 2),
-        Kind::Event => return prop::sample::select(events()).boxed(),
+        Kind::Event => return one_of(events(), 6),
+        Kind::CoreEvent => one_of(core_events(), 4),
         _ => one_of(leases(), 6),
     };
     // The API server handles the address of a Service before a null name.
@@ -649,6 +721,43 @@ fn event_acts() -> BoxedStrategy<Act> {
     .boxed()
 }
 
+/// Returns requests for Events of the core API. A page and the metadata of a list show the Events that the API server writes itself.
+fn core_event_acts() -> BoxedStrategy<Act> {
+    let dry = || prop::bool::weighted(0.05);
+    let body = || bodies(Kind::CoreEvent);
+    let patch = (body(), bases(), dry(), any::<bool>());
+    prop_oneof![
+        2 => Just(Act::Get),
+        1 => Just(Act::Metadata(Box::new(Act::Get))),
+        1 => Just(Act::List),
+        1 => Just(Act::Find),
+        1 => any::<bool>().prop_map(Act::Stream),
+        4 => (body(), dry()).prop_map(|(body, dry)| Act::Create { body, dry }),
+        3 => (body(), bases(), dry()).prop_map(|(body, base, dry)| Act::Put { part: "", body, base, dry }),
+        4 => patch.prop_map(|(body, base, dry, strategic)| Act::Patch {
+            part: "", style: if strategic { STRATEGIC } else { MERGE }, body, base, dry,
+        }),
+        1 => (deletions(), bases()).prop_map(|(options, base)| Act::Delete { options, base }),
+        1 => reviews(),
+    ]
+    .boxed()
+}
+
+/// Returns the name for a request. A write through another API than the last one changes the field managers, which are not modelled:
+/// each API has its own names, and reads the others.
+fn named(kind: Kind, name: &'static str, act: &Act) -> &'static str {
+    let writes = matches!(
+        act,
+        Act::Create { .. } | Act::Put { .. } | Act::Patch { .. } | Act::Delete { .. }
+    );
+    match (kind, name) {
+        (Kind::CoreEvent, "a") => "core-a",
+        (Kind::CoreEvent, "b") => "core-b",
+        (Kind::CoreEvent, _) if writes => "core-c",
+        _ => name,
+    }
+}
+
 /// Returns requests for Jobs that do not change their specs. Other requests for Jobs are not modelled.
 fn job_acts() -> BoxedStrategy<Act> {
     let dry = || prop::bool::weighted(0.05);
@@ -683,6 +792,7 @@ fn job_acts() -> BoxedStrategy<Act> {
 fn acts(kind: Kind) -> BoxedStrategy<Act> {
     match kind {
         Kind::Event => return event_acts(),
+        Kind::CoreEvent => return core_event_acts(),
         Kind::Job => return job_acts(),
         _ => {}
     }
@@ -743,7 +853,7 @@ pub fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
             .prop_flat_map(|(kind, name, by)| {
                 acts(kind).prop_map(move |act| Step {
                     kind,
-                    name,
+                    name: named(kind, name, &act),
                     act,
                     by,
                 })
@@ -763,6 +873,7 @@ pub fn valid(kind: Kind) -> Value {
         Kind::Secret => secrets(),
         Kind::Job => jobs(),
         Kind::Event => events(),
+        Kind::CoreEvent => core_events(),
         _ => leases(),
     };
     bodies[0].clone()

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::{
     Kind, Server, Store,
     definition::{Definition, Version},
+    event,
     request::{Request, Unknown},
     schema::{read_numbers, store_numbers},
     status::{Refusal, Result},
@@ -48,7 +49,7 @@ impl Server {
         })
     }
 
-    /// Returns a stored custom resource in the version of a request.
+    /// Returns a stored object in the form of a request.
     pub(super) fn present(
         &self,
         store: &Store,
@@ -59,7 +60,7 @@ impl Server {
         self.present_in(store, &request.version, kind, object)
     }
 
-    /// Returns a stored custom resource in a version of its CRD.
+    /// Returns a stored object in another API of its kind, or in a version of its CRD.
     pub(super) fn present_in(
         &self,
         store: &Store,
@@ -67,6 +68,9 @@ impl Server {
         kind: Kind,
         object: &Value,
     ) -> Result<Value> {
+        if kind == Kind::CoreEvent {
+            return Ok(event::present(kind, object));
+        }
         let Some((definition, since)) = self.compiled(store, kind) else {
             return Ok(object.clone());
         };
@@ -97,8 +101,11 @@ impl Server {
         Ok(object)
     }
 
-    /// Returns a custom resource as it is stored.
+    /// Returns an object as it is stored.
     pub(super) fn to_storage(&self, store: &Store, kind: Kind, mut object: Value) -> Result<Value> {
+        if kind == Kind::CoreEvent {
+            return Ok(event::to_storage(object));
+        }
         let Some((definition, _)) = self.compiled(store, kind) else {
             return Ok(object);
         };

@@ -192,7 +192,7 @@ fn check_preconditions(key: &Key, asked: &Value, old: &Value) -> Result<()> {
 
 /// Returns the finalizers of an object after a deletion with this policy.
 fn finalizers_to_be(kind: Kind, had: &[&str], policy: Option<&str>) -> Vec<String> {
-    if kind == Kind::Event {
+    if kind.stored() == Kind::Event {
         return had.iter().map(|name| (*name).to_owned()).collect();
     }
     let theirs = || {

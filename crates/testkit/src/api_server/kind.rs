@@ -20,6 +20,8 @@ pub enum Kind {
     Job,
     Lease,
     Event,
+    /// The same objects as [`Kind::Event`], in the core API. The store contains no keys of this kind.
+    CoreEvent,
     /// Clients can read only its metadata.
     StorageClass,
     /// Defined by a CRD.
@@ -91,7 +93,7 @@ pub struct Info {
 
 impl Kind {
     /// Served kinds that are built in.
-    pub const BUILT_IN: [Self; 11] = [
+    pub const BUILT_IN: [Self; 12] = [
         Self::Namespace,
         Self::ServiceAccount,
         Self::Deployment,
@@ -101,6 +103,7 @@ impl Kind {
         Self::Job,
         Self::Lease,
         Self::Event,
+        Self::CoreEvent,
         Self::StorageClass,
         Self::CustomResourceDefinition,
     ];
@@ -116,6 +119,7 @@ impl Kind {
             Self::Job => ("batch", "v1", "Job", "jobs"),
             Self::Lease => ("coordination.k8s.io", "v1", "Lease", "leases"),
             Self::Event => ("events.k8s.io", "v1", "Event", "events"),
+            Self::CoreEvent => ("", "v1", "Event", "events"),
             Self::StorageClass => ("storage.k8s.io", "v1", "StorageClass", "storageclasses"),
             Self::Custom(it) => (it.group, it.version, it.kind, it.plural),
             Self::CustomResourceDefinition => (
@@ -152,8 +156,12 @@ impl Kind {
                     | Self::Secret
                     | Self::Job
                     | Self::Event
+                    | Self::CoreEvent
             ),
-            creates_on_update: matches!(self, Self::Service | Self::Lease | Self::Event),
+            creates_on_update: matches!(
+                self,
+                Self::Service | Self::Lease | Self::Event | Self::CoreEvent
+            ),
             generation: matches!(self, Self::Deployment | Self::Job | Self::Custom(_)),
         }
     }
@@ -174,6 +182,14 @@ impl Kind {
     /// Returns the kind in messages, such as `Deployment.apps`.
     pub fn qualified(self) -> String {
         qualified(self.info().kind, self.info().group)
+    }
+
+    /// Returns the kind of the stored objects.
+    pub const fn stored(self) -> Self {
+        match self {
+            Self::CoreEvent => Self::Event,
+            kind => kind,
+        }
     }
 
     /// Returns the group of the kind in messages. Events have the group of an older API, which stores them.
@@ -199,6 +215,11 @@ impl Kind {
     /// Returns whether a CRD defines the kind. The others are compiled in.
     pub fn is_custom(self) -> bool {
         matches!(self, Self::Custom(_))
+    }
+
+    /// Returns whether the stored objects have another form than those of requests.
+    pub fn is_converted(self) -> bool {
+        self.is_custom() || self != self.stored()
     }
 
     /// Returns whether the kind has the subresource `status`.

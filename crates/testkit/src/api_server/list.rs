@@ -99,7 +99,7 @@ impl Server {
             }
             let mut item = if request.metadata_only {
                 partial(object)
-            } else if kind.is_custom() {
+            } else if kind.is_converted() {
                 self.present(store, request, kind, object)?
             } else {
                 Value::clone(object)

@@ -181,7 +181,7 @@ fn is_qualified_part(text: &str) -> bool {
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
 }
 
-fn check_qualified(field: &str, name: &str) -> Vec<Cause> {
+pub fn check_qualified(field: &str, name: &str) -> Vec<Cause> {
     let (prefix, last) = name
         .split_once('/')
         .map_or((None, name), |(prefix, last)| (Some(prefix), last));

@@ -11,6 +11,7 @@ mod definition;
 mod delete;
 mod deployment;
 mod duration;
+mod event;
 mod job;
 mod json_patch;
 mod kind;

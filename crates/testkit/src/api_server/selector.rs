@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    Key, Kind,
+    Key, Kind, event,
     request::{Request, Unknown},
     status::{Refusal, Result},
 };
@@ -12,7 +12,43 @@ use super::{
 #[derive(Clone, Debug, Default)]
 pub struct Selector {
     labels: Vec<Requirement>,
-    fields: Vec<Requirement>,
+    fields: Vec<(Requirement, Field)>,
+}
+
+/// A field of a selector.
+#[derive(Clone, Copy, Debug)]
+enum Field {
+    Name,
+    Namespace,
+    /// At its path.
+    Content,
+    /// Of a stored Event.
+    OfEvent(fn(&Value) -> &str),
+}
+
+impl Field {
+    fn of(kind: Kind, field: &str) -> Result<Self> {
+        if kind.stored() == Kind::Event
+            && let Some(value) = event::selectable(kind, field)
+        {
+            return Ok(Self::OfEvent(value));
+        }
+        match field {
+            _ if !has_field(kind, field) => Err(not_supported(kind, field)),
+            "metadata.name" => Ok(Self::Name),
+            "metadata.namespace" => Ok(Self::Namespace),
+            _ => Ok(Self::Content),
+        }
+    }
+
+    fn value(self, key: &Key, object: &Value, field: &str) -> String {
+        match self {
+            Self::Name => key.name.clone(),
+            Self::Namespace => key.namespace.clone(),
+            Self::Content => field_value(object, field),
+            Self::OfEvent(value) => value(object).to_owned(),
+        }
+    }
 }
 
 /// A label or field, and its values.
@@ -83,14 +119,15 @@ impl Selector {
             let all: Option<Vec<_>> = parts(text).into_iter().map(parse).collect();
             all.ok_or_else(|| Unknown(format!("{name}={text}")))
         };
-        let selector = Self {
+        let fields = parsed("fieldSelector", Requirement::equality)?.into_iter();
+        let fields = fields.map(|it| {
+            let field = Field::of(kind, &it.key)?;
+            Ok((it, field))
+        });
+        Ok(Self {
             labels: parsed("labelSelector", Requirement::of_label)?,
-            fields: parsed("fieldSelector", Requirement::equality)?,
-        };
-        match selector.fields.iter().find(|it| !has_field(kind, &it.key)) {
-            Some(it) => Err(not_supported(kind, &it.key)),
-            None => Ok(selector),
-        }
+            fields: fields.collect::<Result<_>>()?,
+        })
     }
 
     pub fn is_empty(&self) -> bool {
@@ -103,14 +140,7 @@ impl Selector {
         let mut of_labels = self.labels.iter();
         let mut of_fields = self.fields.iter();
         of_labels.all(|it| it.is_met(labels[&it.key].as_str()))
-            && of_fields.all(|it| {
-                let value = match &*it.key {
-                    "metadata.name" => key.name.clone(),
-                    "metadata.namespace" => key.namespace.clone(),
-                    field => field_value(object, field),
-                };
-                it.is_met(Some(&value))
-            })
+            && of_fields.all(|(it, field)| it.is_met(Some(&field.value(key, object, &it.key))))
     }
 }
 
@@ -132,10 +162,12 @@ fn has_field(kind: Kind, field: &str) -> bool {
 /// Returns the error for a field that a selector may not contain.
 fn not_supported(kind: Kind, field: &str) -> Refusal {
     match kind {
-        Kind::Event => Unknown(format!("the field {field} in a selector")).into(),
-        Kind::Namespace | Kind::Secret | Kind::Service | Kind::Custom(_) => {
-            Refusal::bad_request(format!("field label not supported: {field}"))
-        }
+        Kind::Event
+        | Kind::CoreEvent
+        | Kind::Namespace
+        | Kind::Secret
+        | Kind::Service
+        | Kind::Custom(_) => Refusal::bad_request(format!("field label not supported: {field}")),
         Kind::Job => Refusal::bad_request(format!("field label {field:?} not supported for Job")),
         _ => Refusal::bad_request(format!(
             "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""

@@ -268,7 +268,7 @@ impl Server {
             }
         };
         let is_object = part != Part::Scale && object["kind"] != "Status";
-        let object = if kind.is_custom() && is_object {
+        let object = if kind.is_converted() && is_object {
             self.present(store, &request, kind, &object)?
         } else {
             object

@@ -1,6 +1,7 @@
 //! The content of etcd: every version of every object, with one counter.
 
 use std::{
+    borrow::Cow,
     cmp::Ordering,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -42,6 +43,17 @@ impl Key {
             String::new()
         };
         format!("{root}/{version}/{namespace}{}/{name}", info.plural)
+    }
+
+    /// Returns the key of the stored object.
+    fn stored(&self) -> Cow<'_, Self> {
+        if self.kind == self.kind.stored() {
+            return Cow::Borrowed(self);
+        }
+        Cow::Owned(Self {
+            kind: self.kind.stored(),
+            ..self.clone()
+        })
     }
 
     fn path(&self) -> impl Iterator<Item = u8> {
@@ -152,18 +164,18 @@ impl Store {
     }
 
     pub fn get(&self, key: &Key) -> Option<&Arc<Value>> {
-        self.objects.get(key)?.last()?.after.as_ref()
+        self.objects.get(&*key.stored())?.last()?.after.as_ref()
     }
 
     /// Returns whether the object has not changed since its creation.
     pub fn is_as_created(&self, key: &Key) -> bool {
-        let last = self.objects.get(key).and_then(|all| all.last());
+        let last = self.objects.get(&*key.stored()).and_then(|all| all.last());
         last.is_some_and(|last| last.before.is_none())
     }
 
     /// Returns the object as it was when `version` was the newest.
     pub fn get_at(&self, key: &Key, version: u64) -> Option<&Arc<Value>> {
-        at(self.objects.get(key)?, version)
+        at(self.objects.get(&*key.stored())?, version)
     }
 
     /// Returns all objects of a kind, in one namespace or in all.
@@ -181,6 +193,7 @@ impl Store {
         namespace: Option<&str>,
         version: u64,
     ) -> impl Iterator<Item = (&Key, &Arc<Value>)> {
+        let kind = kind.stored();
         let first = Key::new(kind, namespace.unwrap_or_default(), "");
         let all = self.objects.range(first..);
         all.take_while(move |(key, _)| {
@@ -216,6 +229,7 @@ impl Store {
         key: &Key,
         object: Option<Value>,
     ) -> Option<Arc<Value>> {
+        let key = &*key.stored();
         let before = self.get(key).cloned();
         self.version += 1;
         if let Some(definition) = object

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Key, Kind, Server, Store, contents, definition, deployment, job, metadata,
-    request::{Part, Request, Unknown},
+    Key, Kind, Server, Store, contents, definition, deployment, event, job, metadata,
+    request::{Part, Request},
     scale, service,
     status::{Cause, Refusal, Result},
     typed,
@@ -47,6 +47,15 @@ impl Server {
         object: &Value,
     ) -> Result<Vec<Cause>> {
         let meta = &object["metadata"];
+        if key.kind == Kind::CoreEvent {
+            let causes = event::check(key.kind, object, None)?;
+            let is_good = causes.is_empty();
+            return Ok(if is_good {
+                metadata::check(meta, false)
+            } else {
+                causes
+            });
+        }
         let mut causes = metadata::check(meta, metadata::is_strict(key.kind));
         causes.extend(match key.kind {
             Kind::Custom(_) => {
@@ -63,10 +72,7 @@ impl Server {
             Kind::ConfigMap | Kind::Secret => contents::check(object),
             Kind::Job => job::check(object),
             Kind::Lease => check_lease(&object["spec"]),
-            Kind::Event => {
-                known_event(object)?;
-                Vec::new()
-            }
+            Kind::Event => event::check(key.kind, object, None)?,
             _ => Vec::new(),
         });
         Ok(causes)
@@ -91,7 +97,11 @@ impl Server {
             definition::check_change(new, old)?;
             return Ok(Vec::new());
         }
-        // Every kind repeats this check.
+        if key.kind == Kind::CoreEvent {
+            causes.extend(event::check(key.kind, new, Some(old))?);
+            return Ok(causes);
+        }
+        // Every other kind repeats this check.
         causes.extend(metadata::check_update(meta, was));
         match (key.kind, part) {
             (Kind::Deployment, Part::Status) => {
@@ -116,7 +126,7 @@ impl Server {
             (Kind::Job, _) => job::known_change(new, old)?,
             (Kind::Lease, _) => causes.extend(check_lease(&new["spec"])),
             (Kind::ServiceAccount, _) => causes.extend(metadata::check(meta, true)),
-            (Kind::Event, _) => known_event_change(new, old)?,
+            (Kind::Event, _) => causes.extend(event::check(key.kind, new, Some(old))?),
             _ => {}
         }
         Ok(causes)
@@ -283,42 +293,4 @@ fn check_lease(spec: &Value) -> Vec<Cause> {
         )
     });
     duration.into_iter().chain(transitions).collect()
-}
-
-/// Fails for an invalid event, because its response is not known.
-fn known_event(event: &Value) -> Result<()> {
-    let texts = [
-        "reportingController",
-        "reportingInstance",
-        "action",
-        "reason",
-        "eventTime",
-    ];
-    let has = |field: &str| event[field].as_str().is_some_and(|text| !text.is_empty());
-    let note = event["note"].as_str().unwrap_or_default();
-    // The Event of a cluster-scoped object is in the namespace `default`.
-    let (of, at) = (
-        &event["regarding"]["namespace"],
-        &event["metadata"]["namespace"],
-    );
-    let is_placed = of == at || of.is_null() && at == "default";
-    let good = texts.into_iter().all(has)
-        && matches!(event["type"].as_str(), Some("Normal" | "Warning"))
-        && is_placed
-        && note.len() <= 1024;
-    if good {
-        Ok(())
-    } else {
-        Err(Unknown(format!("an event such as {event}")).into())
-    }
-}
-
-fn known_event_change(new: &Value, old: &Value) -> Result<()> {
-    known_event(new)?;
-    let fields = new.as_object().into_iter().flatten();
-    let mut others = fields.filter(|(field, _)| !matches!(field.as_str(), "metadata" | "series"));
-    match others.find(|(field, value)| old[field.as_str()] != **value) {
-        Some((field, _)) => Err(Unknown(format!("a change of an event's {field}")).into()),
-        None => Ok(()),
-    }
 }

@@ -5,13 +5,13 @@ use k8s_openapi::api::{
     autoscaling::v1::Scale,
     batch::v1::Job,
     coordination::v1::Lease,
-    core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount},
+    core::v1::{ConfigMap, Event as CoreEvent, Namespace, Secret, Service, ServiceAccount},
     events::v1::Event,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::Kind;
+use super::{Kind, event};
 
 /// Parses an object like the API server, or returns the parser's error.
 pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
@@ -29,6 +29,17 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
             }
         }
     }
+    // Go accepts a series without a time.
+    let is_untimed = kind == Kind::Event && {
+        let series = object.get_mut("series").filter(|series| series.is_object());
+        series.is_some_and(|series| {
+            let is_untimed = series["lastObservedTime"].is_null();
+            if is_untimed {
+                series["lastObservedTime"] = "1970-01-01T00:00:00.000000Z".into();
+            }
+            is_untimed
+        })
+    };
     // A missing selector must stay missing, because it is required.
     let has_selector = object["spec"]["selector"].is_object();
     let mut object = match kind {
@@ -41,6 +52,7 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
         Kind::Job => round_trip::<Job>(object),
         Kind::Lease => round_trip::<Lease>(object),
         Kind::Event => round_trip::<Event>(object),
+        Kind::CoreEvent => round_trip::<CoreEvent>(object),
         Kind::Custom(_)
         | Kind::StorageClass
         | Kind::CustomResourceDefinition
@@ -85,6 +97,12 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
                     object[field] = serde_json::json!({});
                 }
             }
+        }
+        Kind::Event | Kind::CoreEvent => {
+            if is_untimed {
+                object["series"]["lastObservedTime"] = Value::Null;
+            }
+            object = event::filled(kind, object);
         }
         _ => {}
     }

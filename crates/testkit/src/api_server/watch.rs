@@ -211,7 +211,7 @@ impl Watch {
             if revision.version > seen {
                 break;
             }
-            if revision.key.kind != self.kind {
+            if revision.key.kind != self.kind.stored() {
                 continue;
             }
             self.known = revision.version;
@@ -253,7 +253,7 @@ impl Watch {
 
     /// Returns an object in the version of the watch.
     fn shown(&self, store: &Store, server: &Server, object: Value) -> Value {
-        if self.metadata_only || !self.kind.is_custom() {
+        if self.metadata_only || !self.kind.is_converted() {
             return object;
         }
         let shown = server.present_in(store, &self.version, self.kind, &object);

@@ -242,6 +242,13 @@ impl Server {
             }
             return Ok(object);
         }
+        let is_other_api = (Kind::BUILT_IN.iter())
+            .any(|it| it.stored() == kind.stored() && it.api_version() == api_version);
+        if api_version != expected && is_other_api && its_kind == info.kind {
+            return Err(Refusal::bad_request(format!(
+                "the API version in the data ({api_version}) does not match the expected API version ({expected})"
+            )));
+        }
         // A compiled-in kind may omit both fields.
         let is = |said: &str, wanted: &str| said == wanted || said.is_empty();
         if !is(&api_version, &expected) || !is(&its_kind, info.kind) {
@@ -351,7 +358,7 @@ impl Server {
         let Some(stored) = store.get(key) else {
             return Ok(None);
         };
-        if key.kind.is_custom() {
+        if key.kind.is_converted() {
             return self.present(store, request, key.kind, stored).map(Some);
         }
         Ok(Some(Value::clone(stored)))

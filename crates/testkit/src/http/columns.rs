@@ -103,25 +103,7 @@ pub fn built_in(kind: &str) -> Option<Vec<Column>> {
             }),
             age(),
         ]),
-        "Event" => {
-            columns = vec![
-                Column::new("Last Seen", 0, last_seen),
-                Column::new("Type", 0, |it, _| it["type"].clone()),
-                Column::new("Reason", 0, |it, _| it["reason"].clone()),
-                Column::new("Object", 0, |it, _| {
-                    let of = &it["regarding"];
-                    let kind = of["kind"].as_str().unwrap_or_default().to_lowercase();
-                    json!(format!(
-                        "{kind}/{}",
-                        of["name"].as_str().unwrap_or_default()
-                    ))
-                }),
-                Column::new("Message", 0, |it, _| {
-                    json!(it["note"].as_str().unwrap_or_default().trim())
-                }),
-                Column::new("Name", 1, name),
-            ];
-        }
+        "Event" => columns = events(),
         "CustomResourceDefinition" => {
             let created = Column::new("Created At", 0, |it, _| {
                 it["metadata"]["creationTimestamp"].clone()
@@ -184,19 +166,72 @@ fn name(object: &Value, _: Timestamp) -> Value {
 }
 
 fn age(object: &Value, now: Timestamp) -> Value {
-    let created = object["metadata"]["creationTimestamp"].as_str();
-    created
-        .map_or("<unknown>".to_owned(), |text| since(text, now))
-        .into()
+    ago(object["metadata"]["creationTimestamp"].as_str(), now)
 }
 
-fn last_seen(event: &Value, now: Timestamp) -> Value {
-    let series = event["series"]["lastObservedTime"].as_str();
-    let deprecated = event["deprecatedLastTimestamp"].as_str();
-    let seen = series
-        .or(deprecated)
-        .or_else(|| event["eventTime"].as_str());
-    seen.map_or("<unknown>".to_owned(), |text| since(text, now))
+/// Returns the columns of an Event of either API.
+fn events() -> Vec<Column> {
+    vec![
+        Column::new("Last Seen", 0, |it, now| {
+            let series = it["series"]["lastObservedTime"].as_str();
+            let last = field(it, "deprecatedLastTimestamp", "lastTimestamp").as_str();
+            let seen = series.or(last).or_else(|| first_seen(it));
+            ago(seen, now)
+        }),
+        Column::new("Type", 0, |it, _| it["type"].clone()),
+        Column::new("Reason", 0, |it, _| it["reason"].clone()),
+        Column::new("Object", 0, |it, _| {
+            let of = field(it, "regarding", "involvedObject");
+            let kind = of["kind"].as_str().unwrap_or_default().to_lowercase();
+            match of["name"].as_str() {
+                Some(name) => json!(format!("{kind}/{name}")),
+                None => json!(kind),
+            }
+        }),
+        Column::new("Subobject", 1, |it, _| {
+            let of = field(it, "regarding", "involvedObject");
+            json!(of["fieldPath"].as_str().unwrap_or_default())
+        }),
+        Column::new("Source", 1, |it, _| {
+            let source = field(it, "deprecatedSource", "source");
+            let component = source["component"].as_str();
+            let controller = field(it, "reportingController", "reportingComponent").as_str();
+            let instance = source["host"].as_str().or(it["reportingInstance"].as_str());
+            let parts = [
+                component.or(controller),
+                instance.filter(|it| !it.is_empty()),
+            ];
+            json!(parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
+        }),
+        Column::new("Message", 0, |it, _| {
+            let message = field(it, "note", "message").as_str();
+            json!(message.unwrap_or_default().trim())
+        }),
+        Column::new("First Seen", 1, |it, now| ago(first_seen(it), now)),
+        Column::new("Count", 1, |it, _| {
+            let count = it["series"]["count"].as_i64();
+            let count = count.or(field(it, "deprecatedCount", "count").as_i64());
+            json!(count.unwrap_or(1))
+        }),
+        Column {
+            format: "name",
+            ..Column::new("Name", 1, name)
+        },
+    ]
+}
+
+/// Returns a field of an Event, which has different names in `events.k8s.io/v1` and in `v1`.
+fn field<'a>(event: &'a Value, name: &str, core: &str) -> &'a Value {
+    event.get(name).unwrap_or(&event[core])
+}
+
+fn first_seen(event: &Value) -> Option<&str> {
+    let first = field(event, "deprecatedFirstTimestamp", "firstTimestamp").as_str();
+    first.or(event["eventTime"].as_str())
+}
+
+fn ago(time: Option<&str>, now: Timestamp) -> Value {
+    time.map_or("<unknown>".to_owned(), |text| since(text, now))
         .into()
 }
 

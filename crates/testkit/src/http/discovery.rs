@@ -50,7 +50,7 @@ pub fn built_in() -> Vec<Resource> {
             Kind::Service => (&["svc"], &["all"]),
             Kind::ConfigMap => (&["cm"], &[]),
             Kind::Job => (&[], &["all"]),
-            Kind::Event => (&["ev"], &[]),
+            Kind::Event | Kind::CoreEvent => (&["ev"], &[]),
             Kind::CustomResourceDefinition => (&["crd", "crds"], &["api-extensions"]),
             _ => (&[], &[]),
         };

@@ -7,7 +7,7 @@ use k8s_openapi::{
         apps::v1::Deployment,
         batch::v1::Job,
         coordination::v1::Lease,
-        core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount},
+        core::v1::{ConfigMap, Event as CoreEvent, Namespace, Secret, Service, ServiceAccount},
         events::v1::Event,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -32,11 +32,13 @@ pub fn document(path: &str, resources: &[Resource], definitions: &[Arc<Value>]) 
         });
         return Some(json!({ "paths": paths.collect::<Map<_, _>>() }));
     }
-    let mut here = resources.iter().filter(|it| folder(it) == of).peekable();
-    here.peek()?;
+    let here: Vec<_> = resources.iter().filter(|it| folder(it) == of).collect();
+    if here.is_empty() {
+        return None;
+    }
     let mut generator = SchemaSettings::openapi3().into_generator();
     let (mut paths, mut custom) = (Map::new(), Map::new());
-    for resource in here {
+    for resource in &here {
         let kind =
             json!({ "group": resource.group, "version": resource.version, "kind": resource.kind });
         let scope = if resource.namespaced {
@@ -73,7 +75,7 @@ pub fn document(path: &str, resources: &[Resource], definitions: &[Arc<Value>]) 
     }
     let mut schemas = generator.take_definitions(true);
     for (name, schema) in &mut schemas {
-        let kind = resources
+        let kind = here
             .iter()
             .find(|it| name.ends_with(&format!(".{}", it.kind)));
         if let Some(it) = kind {
@@ -102,6 +104,7 @@ fn add(resource: &Resource, generator: &mut SchemaGenerator) -> bool {
         ("apps", "Deployment") => schema::<Deployment>,
         ("batch", "Job") => schema::<Job>,
         ("coordination.k8s.io", "Lease") => schema::<Lease>,
+        ("", "Event") => schema::<CoreEvent>,
         ("events.k8s.io", "Event") => schema::<Event>,
         ("apiextensions.k8s.io", "CustomResourceDefinition") => schema::<CustomResourceDefinition>,
         _ => return false,

@@ -70,6 +70,7 @@ fn send(
 fn all(store: &Store) -> Vec<(Key, Arc<Value>)> {
     let skipped = [
         Kind::Event,
+        Kind::CoreEvent,
         Kind::CustomResourceDefinition,
         Kind::StorageClass,
     ];
@@ -182,7 +183,7 @@ fn end_namespaces(store: &mut Store, now: Now) -> Vec<Request> {
     let mut requests = Vec::new();
     for namespace in ending {
         let kinds = Kind::BUILT_IN.iter().chain(store.custom_kinds()).copied();
-        let content = kinds.filter(|kind| kind.is_namespaced());
+        let content = kinds.filter(|kind| kind.is_namespaced() && *kind == kind.stored());
         let content: Vec<_> = content
             .flat_map(|kind| store.list(kind, Some(&namespace.name)))
             .map(|(key, object)| (key.clone(), is_deleting(object)))

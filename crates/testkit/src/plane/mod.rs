@@ -317,6 +317,7 @@ impl ControlPlane {
     }
 
     /// Returns an object, or nothing. `resource` is plural and has the group, such as `shirts.example.com` or `services`.
+    /// Events have the form of `events.k8s.io/v1`.
     #[must_use]
     pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
         let state = self.state();
@@ -394,7 +395,8 @@ impl ControlPlane {
 impl State {
     fn kind(&self, resource: &str) -> Option<Kind> {
         let mut kinds = Kind::BUILT_IN.iter().chain(self.store.custom_kinds());
-        kinds.find(|kind| kind.resource() == resource).copied()
+        let kind = kinds.find(|kind| kind.resource() == resource);
+        kind.map(|kind| kind.stored())
     }
 }
 
