@@ -11,7 +11,7 @@ TESTS := --test integration $(if $(KUBERNETES),,$(UNITS))
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
 
-demo: ## watch a Foo live on a real API server (DEMO_CLUSTER=current: on yours)
+demo: ## watch a Foo live, on a control plane that is built already, or else on an API server in memory (DEMO_CLUSTER=own: build one, DEMO_CLUSTER=memory, DEMO_CLUSTER=current: on yours)
 	tests/demo.sh
 
 test: test-built ## run all checks and tests, except those that tests/README.md lists as left out (KUBERNETES=1.33: only the tests, on an API server of that version)

@@ -1,10 +1,29 @@
 #!/usr/bin/env bash
-# Shows the controller at work on its own control plane, which needs Go and the programs of require.sh. With
-# DEMO_CLUSTER=current it uses the cluster of the current kubectl context, and a separate namespace.
+# Shows the controller at work. It needs the programs of require.sh.
+#   DEMO_CLUSTER=own      on an own control plane, which Go builds
+#   DEMO_CLUSTER=memory   on a simulated API server in memory
+#   DEMO_CLUSTER=current  on the cluster of the current kubectl context, in a separate namespace
+# Without it, the own control plane is used if its programs are there, and else the one in memory. kubectl is built if PATH has none.
 # DEMO_ONCE=1 ends after the last step instead of waiting for Ctrl-C. DEMO_PROFILE=release builds with that profile.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tests/require.sh
+
+cluster=${DEMO_CLUSTER:-}
+case $cluster in
+  '') if crates/testkit/src/cluster/build.sh --built; then cluster=own; else cluster=memory; fi ;;
+  own | memory) ;;
+  current) command -v kubectl >/dev/null || { echo "DEMO_CLUSTER=current takes kubectl" >&2; exit 1; } ;;
+  *) echo "DEMO_CLUSTER=$cluster: want own, memory, current or nothing" >&2; exit 1 ;;
+esac
+if [ "$cluster" = memory ]; then
+  echo "This runs on a simulated API server in memory: no scheduler, no kubelet, no container runs."
+  echo "'DEMO_CLUSTER=own make demo' builds a real control plane, which takes minutes once, and runs on it."
+  if ! command -v kubectl >/dev/null; then
+    bin=$(crates/testkit/src/cluster/build.sh kubectl) || { echo "install kubectl, or Go, which builds it" >&2; exit 1; }
+    PATH=$bin:$PATH
+  fi
+fi
 
 namespace=foo-demo
 profile=${DEMO_PROFILE:-dev}
@@ -59,12 +78,16 @@ say "Building the controller"
 # The example as in the Makefile.
 cargo build --locked --workspace --example second_kind --profile "$profile" --bin foo-controller --bin xtask
 
-if [ "${DEMO_CLUSTER:-own}" = current ]; then
-  command -v kubectl >/dev/null || { echo "DEMO_CLUSTER=current takes kubectl" >&2; exit 1; }
+if [ "$cluster" = current ]; then
   say "Using the cluster of the current context, $(kubectl config current-context)"
 else
-  say "Starting a control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, and a kwok node"
-  coproc "$target/xtask" cluster --controllers
+  if [ "$cluster" = memory ]; then
+    say "Starting a simulated API server in memory"
+    coproc "$target/xtask" cluster --memory
+  else
+    say "Starting a control plane: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, and a kwok node"
+    coproc "$target/xtask" cluster --controllers
+  fi
   plane=$COPROC_PID to_plane=${COPROC[1]}
   IFS= read -r ready <&"${COPROC[0]}" || { echo "no control plane" >&2; exit 1; }
   field() { sed -E "s/.*\"$1\":\"([^\"]*)\".*/\1/" <<<"$ready"; }
@@ -74,8 +97,10 @@ fi
 # A copy: a change of the user's context does not affect it, and only the copy has the demo's namespace.
 kubectl config view --raw --flatten --minify >"$work/kubeconfig"
 export KUBECONFIG=$work/kubeconfig
-run kubectl get nodes
-run kubectl create namespace "$namespace"
+[ "$cluster" = memory ] || run kubectl get nodes
+# `kubectl create namespace` sends protobuf, which the API server in memory does not read.
+printf '{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "%s"}}\n' "$namespace" >"$work/namespace.json"
+run kubectl create -f "$work/namespace.json"
 made_namespace=yes
 kubectl config set-context --current --namespace="$namespace" >/dev/null
 
@@ -86,10 +111,16 @@ if ! kubectl get crd foos.samplecontroller.k8s.io >/dev/null 2>&1; then
 fi
 run kubectl wait --for=condition=Established --timeout=30s crd/foos.samplecontroller.k8s.io
 
-say "Starting an OpenTelemetry Collector"
-program=$(crates/testkit/src/collector/build.sh)
 mkdir "$telemetry"
-COLLECTOR_FOLDER=$telemetry "${bound[@]}" "$program" --config crates/testkit/src/collector/collector.yaml >"$telemetry/log" 2>&1 &
+if [ "$cluster" = memory ]; then
+  say "Starting a receiver of OTLP, in place of an OpenTelemetry Collector"
+  collector_command=("$target/xtask" receive "$telemetry")
+else
+  say "Starting an OpenTelemetry Collector"
+  program=$(crates/testkit/src/collector/build.sh)
+  collector_command=("$program" --config crates/testkit/src/collector/collector.yaml)
+fi
+COLLECTOR_FOLDER=$telemetry "${bound[@]}" "${collector_command[@]}" >"$telemetry/log" 2>&1 &
 collector=$!
 port=''
 until [ -n "$port" ]; do
@@ -114,7 +145,7 @@ run kubectl wait --for=condition=Ready --timeout=120s foo/foo-sample
 run kubectl get foo,deploy
 controller_log
 
-say "The first reconcile of that Foo, as the collector received it"
+say "The first reconcile of that Foo, in its traces and logs"
 "$target/xtask" trace "$telemetry" foo-sample
 
 say "The Foo is scaled, and its Deployment follows"

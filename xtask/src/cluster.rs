@@ -8,13 +8,24 @@
 //! Then it answers each line on stdin with `{}` or `{"error": …}`. `kill`, `start`, `freeze` and `thaw` affect the API server;
 //! `second FLAGS` starts another API server on the same etcd. `--audit` keeps an audit log. `--controllers` adds
 //! kube-controller-manager, kube-scheduler and a kwok node whose pods become Ready.
+//!
+//! `xtask cluster --memory` serves the control plane in memory instead, and prints the same line. It takes no commands. `bin` is
+//! the directory of kubectl on `PATH`.
 
 use std::{
+    env, fs,
     io::{BufRead, Write},
+    path::PathBuf,
     process::ExitCode,
 };
 
-use operator_testkit::cluster::control_plane::{self, ControlPlane, Result};
+use operator_testkit::{
+    ADMIN,
+    cluster::{
+        Ready,
+        control_plane::{self, ControlPlane, Folder, Result},
+    },
+};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::{mpsc, oneshot},
@@ -36,27 +47,61 @@ async fn supervise(arguments: &[String]) -> Result<()> {
     let (mut audit, mut controllers) = (false, false);
     for argument in arguments {
         match argument.as_str() {
+            "--memory" if arguments.len() == 1 => return until_end(in_memory(), stdin().1).await,
             "--audit" => audit = true,
             "--controllers" => controllers = true,
-            other => return Err(format!("{other}: want --audit, --controllers or nothing").into()),
+            other => {
+                let wanted = "want --memory alone, --audit, --controllers or nothing";
+                return Err(format!("{other}: {wanted}").into());
+            }
         }
     }
     let bin = control_plane::programs()?;
+    let mut plane = ControlPlane::new(bin, audit, controllers)?;
+    let (lines, stdin_ended) = stdin();
+    let result = until_end(serve(&mut plane, lines), stdin_ended).await;
+    plane.stop().await;
+    result
+}
+
+/// Runs until stdin ends or a signal arrives.
+async fn until_end(
+    serving: impl Future<Output = Result<()>>,
+    stdin_ended: oneshot::Receiver<()>,
+) -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    let (lines, stdin_ended) = stdin();
-
-    let mut plane = ControlPlane::new(bin, audit, controllers)?;
-    let result = tokio::select! {
-        result = serve(&mut plane, lines) => result,
+    tokio::select! {
+        result = serving => result,
         _ = stdin_ended => Ok(()),
         _ = interrupt.recv() => Ok(()),
         _ = terminate.recv() => Ok(()),
         _ = hangup.recv() => Ok(()),
-    };
-    plane.stop().await;
-    result
+    }
+}
+
+/// Serves the control plane in memory, where all pods of Deployments are available at once.
+async fn in_memory() -> Result<()> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut folders = env::split_paths(&path);
+    let bin: Option<PathBuf> = folders.find(|folder| folder.join("kubectl").is_file());
+    let plane = operator_testkit::ControlPlane::new();
+    plane.run_pods();
+    let served = plane.serve().await?;
+    let folder = Folder::new()?;
+    let kubeconfig = folder.path.join("admin.kubeconfig");
+    fs::write(&kubeconfig, served.kubeconfig(ADMIN))?;
+    say(&serde_json::to_value(Ready {
+        kubeconfig,
+        server: served.url(),
+        tokens: [(ADMIN.to_owned(), ADMIN.to_owned())].into(),
+        pids: [].into(),
+        audit_log: None,
+        bin: bin.ok_or("kubectl is not on PATH")?,
+        dir: folder.path.clone(),
+    })?)?;
+    std::future::pending().await
 }
 
 /// Returns the lines of stdin, and a signal at its end. A separate thread reads stdin: tokio's stdin would prevent the process

@@ -10,16 +10,18 @@
 mod bench;
 mod cluster;
 mod generate;
+mod receive;
 mod trace;
 
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: xtask COMMAND [ARGUMENTS]
   bench     compare with controller-runtime (make bench)
-  cluster   run a control plane until stdin ends
+  cluster   run a control plane until stdin ends; with --memory: one in memory
   generate  write the generated files (make generate)
   merge-keys
             write the merge keys of the API (make merge-keys)
+  receive   write received traces and logs to a folder, in place of a collector
   trace     show the traces of a Foo that a collector has received";
 
 fn main() -> ExitCode {
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         "cluster" => cluster::run(arguments),
         "generate" => generate::run(),
         "merge-keys" => generate::merge_keys::run(),
+        "receive" => receive::run(arguments),
         "trace" => trace::run(arguments),
         other => {
             eprintln!("unknown command {other}\n{USAGE}");

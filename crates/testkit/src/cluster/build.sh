@@ -2,6 +2,8 @@
 # Puts the programs of a Kubernetes control plane into one folder of the user's cache and prints the folder's path.
 # Each is linked from $KUBEBUILDER_ASSETS where it is there, or from PATH where PATH has them all, and else built with Go
 # from the versions pinned beside this: minutes the first time, nothing afterwards. Callers at the same time wait for one another.
+#   build.sh kubectl  puts only this program there
+#   build.sh --built  only fails if a program would have to be built
 #   KUBERNETES=1.33  all of them are built, Kubernetes' own of that version; kubernetes/ has those that are supported
 #   PIN=v1.33.14     pins that version in kubernetes/ instead of the one before, by Go's database of checksums
 set -euo pipefail
@@ -82,6 +84,12 @@ stages() {
 # The project's name is not in it: a fork has the same programs.
 key=$({ grep -hv foo-controller go.mod go.sum kwok/go.mod kwok/go.sum "$checksums" build.sh; for program in "${programs[@]}"; do found "$program"; done; } | sha256sum | cut -c1-16)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/foo-controller/cluster/$key
+if [ "${1:-}" = --built ]; then
+  for program in "${programs[@]}"; do
+    [ -x "$folder/$program" ] || [ -n "$(found "$program")" ] || exit 1
+  done
+  exit
+fi
 mkdir -p "$folder"
 exec 9>"$folder/lock"
 flock 9
@@ -109,6 +117,11 @@ provide() {
   done
   say "built in $((SECONDS - started)) s: ${missing[*]}"
 }
+if [ $# -gt 0 ]; then
+  provide "$@"
+  echo "$folder"
+  exit
+fi
 provide etcd
 provide kwok
 provide "${kubernetes[@]}"

@@ -412,15 +412,19 @@ fn last_words(dir: &Path, name: &str) -> String {
 }
 
 /// Temporary directory that is removed on drop. A lock file in it shows that it is in use.
-struct Folder {
-    path: PathBuf,
+pub struct Folder {
+    pub path: PathBuf,
     _lock: File,
 }
 
 impl Folder {
     const PREFIX: &str = "testkit-cluster-";
 
-    fn new() -> Result<Self> {
+    /// Creates a directory that only this user can read.
+    ///
+    /// # Errors
+    /// The directory for temporary files is not writable.
+    pub fn new() -> Result<Self> {
         Self::sweep()?;
         let path = tempfile::Builder::new()
             .prefix(Self::PREFIX)

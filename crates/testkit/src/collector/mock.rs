@@ -47,6 +47,9 @@ pub enum Behaviour {
 /// Error message of a mock that rejects an export.
 pub const WORDS: &str = "the mock wants nothing";
 
+/// Receives the path and the body of each request that a mock answers.
+type Sink = Arc<dyn Fn(&str, &[u8]) + Send + Sync>;
+
 /// Mock of a collector for both protocols, on a loopback port. It runs on the runtime of its test and stops on drop.
 pub struct Mock {
     address: SocketAddr,
@@ -57,6 +60,14 @@ pub struct Mock {
 impl Mock {
     /// Starts a mock.
     pub async fn start(behaviour: Behaviour) -> Self {
+        Self::start_with(behaviour, |_, _| {}).await
+    }
+
+    /// Starts a mock that passes the path and the body of each answered request to `sink`.
+    pub async fn start_with(
+        behaviour: Behaviour,
+        sink: impl Fn(&str, &[u8]) + Send + Sync + 'static,
+    ) -> Self {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(([127, 0, 0, 1], 0).into()).unwrap();
         let address = socket.local_addr().unwrap();
@@ -68,7 +79,8 @@ impl Mock {
             _ => {
                 let listener = socket.listen(64).unwrap();
                 let mut accepting = JoinSet::new();
-                accepting.spawn(accept(listener, behaviour, Arc::clone(&requests)));
+                let state = (Arc::clone(&requests), Arc::new(sink) as Sink);
+                accepting.spawn(accept(listener, behaviour, state));
                 Box::new(accepting)
             }
         };
@@ -82,6 +94,11 @@ impl Mock {
     /// Returns its address, `http://127.0.0.1:PORT`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
+    }
+
+    /// Returns its address without a scheme.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Returns the headers of all requests so far. Empty if the behaviour is not a response.
@@ -100,15 +117,18 @@ async fn fill(listener: TcpListener) -> (TcpListener, Vec<TcpStream>) {
     (listener, waiting)
 }
 
-async fn accept(listener: TcpListener, behaviour: Behaviour, requests: Arc<Mutex<Vec<HeaderMap>>>) {
+/// Headers of all requests, and the receiver of their bodies.
+type State = (Arc<Mutex<Vec<HeaderMap>>>, Sink);
+
+async fn accept(listener: TcpListener, behaviour: Behaviour, state: State) {
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        connections.spawn(serve(stream, behaviour, Arc::clone(&requests)));
+        connections.spawn(serve(stream, behaviour, state.clone()));
     }
 }
 
-async fn serve(mut stream: TcpStream, behaviour: Behaviour, requests: Arc<Mutex<Vec<HeaderMap>>>) {
+async fn serve(mut stream: TcpStream, behaviour: Behaviour, (requests, sink): State) {
     match behaviour {
         Behaviour::Silent => std::future::pending::<()>().await,
         Behaviour::Garbage => {
@@ -120,7 +140,7 @@ async fn serve(mut stream: TcpStream, behaviour: Behaviour, requests: Arc<Mutex<
         _ => {
             let service = service_fn(|request: Request<Incoming>| {
                 requests.lock().unwrap().push(request.headers().clone());
-                answer(behaviour, request)
+                answer(behaviour, request, Arc::clone(&sink))
             });
             // HTTP/2 starts with `PRI`, and an export by HTTP/1.1 with `POST`.
             let mut first = [0; 2];
@@ -147,10 +167,14 @@ async fn serve(mut stream: TcpStream, behaviour: Behaviour, requests: Arc<Mutex<
 async fn answer(
     behaviour: Behaviour,
     request: Request<Incoming>,
+    sink: Sink,
 ) -> Result<Response<impl Body<Data = Bytes, Error = Infallible>>, Infallible> {
     let is_http = request.version() == http::Version::HTTP_11;
+    let (head, body) = request.into_parts();
     // The client may have cancelled its request.
-    let _ = request.into_body().collect().await;
+    if let Ok(body) = body.collect().await {
+        sink(head.uri.path(), &body.to_bytes());
+    }
     let (status, content, frames) =
         if let (true, Behaviour::Answer(after, code)) = (is_http, behaviour) {
             sleep(after).await;

@@ -1,10 +1,13 @@
 //! A real OpenTelemetry Collector for tests: start it with [`Collector::start`], export to [`Collector::endpoint`] and read the
-//! telemetry with [`Collector::wait_for`]. A [`Mock`] imitates failures that a real collector cannot produce on demand.
+//! telemetry with [`Collector::wait_for`]. A [`Mock`] imitates failures that a real collector cannot produce on demand. A
+//! [`Receiver`] stands in for the collector where that is not built.
 
 mod balancer;
 mod mock;
+mod otlp;
 mod page;
 mod received;
+mod receiver;
 mod trace;
 
 use std::{
@@ -27,6 +30,7 @@ pub use received::{
     Attributes, Data, Event, Exemplar, Kind, Link, LogRecord, Metric, Origin, Point, Points,
     Received, Span, Status,
 };
+pub use receiver::Receiver;
 pub use trace::Trace;
 
 /// Time limit for a start, an exit and the arrival of telemetry.
