@@ -401,6 +401,24 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
             ],
         ),
         (
+            "a change of a Job repeats the validation of its metadata",
+            vec![
+                create(Kind::Job, &json!({})),
+                patch(
+                    Kind::Job,
+                    "",
+                    MERGE,
+                    json!({ "metadata": { "finalizers": ["orphan", "foregroundDeletion"] } }),
+                ),
+                patch(
+                    Kind::Job,
+                    "",
+                    MERGE,
+                    json!({ "metadata": { "labels": { "bad key": "x" } } }),
+                ),
+            ],
+        ),
+        (
             "a Service by a name that is a Foo's",
             vec![create(
                 Kind::Service,

@@ -123,7 +123,10 @@ impl Server {
                 causes.extend(metadata::check(meta, true));
                 causes.extend(contents::check(new));
             }
-            (Kind::Job, _) => job::known_change(new, old)?,
+            (Kind::Job, _) => {
+                causes.extend(metadata::check(meta, true));
+                job::known_change(new, old)?;
+            }
             (Kind::Lease, _) => causes.extend(check_lease(&new["spec"])),
             (Kind::ServiceAccount, _) => causes.extend(metadata::check(meta, true)),
             (Kind::Event, _) => causes.extend(event::check(key.kind, new, Some(old))?),
