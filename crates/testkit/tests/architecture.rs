@@ -4,12 +4,12 @@
 
 use std::{fs, path::Path};
 
-/// Collects the lines of Rust and YAML files that contain `word`.
-fn collect(folder: &Path, word: &str, found: &mut Vec<String>) {
+/// Collects the lines of Rust and YAML files that contain `name`.
+fn collect(folder: &Path, name: &str, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            collect(&path, word, found);
+            collect(&path, name, found);
         } else if path
             .extension()
             .is_some_and(|it| it == "rs" || it == "yaml")
@@ -17,7 +17,7 @@ fn collect(folder: &Path, word: &str, found: &mut Vec<String>) {
             let text = fs::read_to_string(&path).unwrap();
             let lines = text
                 .lines()
-                .filter(|line| line.to_lowercase().contains(word));
+                .filter(|line| line.to_lowercase().contains(name));
             found.extend(lines.map(|line| format!("{}: {line}", path.display())));
         }
     }

@@ -328,8 +328,8 @@ async fn an_informer_of_client_go_works() {
     memory.check();
 }
 
-/// A manager of controller-runtime with an election and a controller: cached reads, an owned object, the status, a finalizer, and a
-/// second replica that takes over.
+/// A manager of controller-runtime elects a leader. Its controller reads from a cache, and writes an owned object, a status and a
+/// finalizer. A second replica takes over.
 #[tokio::test]
 async fn a_manager_of_controller_runtime_works() {
     let text = json!({ "type": "object", "properties": { "size": { "type": "string" } } });

@@ -32,7 +32,7 @@ const REFUSED: &str = "pods \"app\" is forbidden: exceeded quota: pods";
 /// Progress of a Deployment.
 #[derive(Clone, Default)]
 pub struct Rollout {
-    /// Object for which nothing was left to do, and the time of the next step.
+    /// Settled object, and the time of the next step.
     at_rest: Option<(Arc<Value>, Time)>,
     /// Time of the next pod change.
     due: Option<Time>,

@@ -20,7 +20,7 @@ pub enum Kind {
     Job,
     Lease,
     Event,
-    /// The same objects as [`Kind::Event`], in the core API. The store contains no keys of this kind.
+    /// The objects of [`Kind::Event`], in the core API. The store contains no keys of this kind.
     CoreEvent,
     /// Clients can read only its metadata.
     StorageClass,
@@ -217,7 +217,7 @@ impl Kind {
         matches!(self, Self::Custom(_))
     }
 
-    /// Returns whether the stored objects have another form than those of requests.
+    /// Returns whether the stored form of an object differs from that in requests.
     pub fn is_converted(self) -> bool {
         self.is_custom() || self != self.stored()
     }

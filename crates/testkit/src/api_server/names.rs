@@ -4,7 +4,7 @@
 const MAX_PREFIX: usize = 58;
 /// Length of the suffix of a generated name.
 const SUFFIX: usize = 5;
-/// Characters of the suffix (`k8s.io/apimachinery/pkg/util/rand`): no vowels, so that it is no word.
+/// Characters of the suffix (`k8s.io/apimachinery/pkg/util/rand`): without vowels, so that no name is offensive.
 const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// Returns the name with this prefix for a number. Consecutive numbers have different names.

@@ -24,7 +24,7 @@ enum Type {
     Many(&'static Message),
 }
 
-/// The known fields of a message. Others are ignored.
+/// The known fields of a message. Other fields are ignored.
 struct Message(&'static [Field]);
 
 use Type::{Double, Flag, Id, Integer, Many, Number, One, Text, Time};
