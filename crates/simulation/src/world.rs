@@ -49,6 +49,7 @@ pub const FOO: Kind = Kind::Custom(&CustomKind {
     plural: "foos",
     namespaced: true,
     scale: true,
+    selectable: false,
 });
 
 pub struct World {

@@ -12,6 +12,7 @@ pub const FOO: Kind = Kind::Custom(&CustomKind {
     plural: "foos",
     namespaced: true,
     scale: true,
+    selectable: false,
 });
 
 /// Kinds and names of the objects.

@@ -23,23 +23,6 @@ impl Server {
     ) -> Result<Value> {
         let options = options(request)?;
         let policy = options["propagationPolicy"].as_str();
-        if let Some(other) =
-            policy.filter(|it| !matches!(*it, "Foreground" | "Background" | "Orphan"))
-        {
-            let cause = Cause {
-                field: "propagationPolicy".to_owned(),
-                reason: "FieldValueNotSupported",
-                message: format!(
-                    "Unsupported value: {other:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
-                ),
-            };
-            return Err(Refusal::invalid_of(
-                "DeleteOptions",
-                "meta.k8s.io",
-                "",
-                &[cause],
-            ));
-        }
         let stored = store.get(key).cloned();
         let Some(old) = self.current(store, request, key)? else {
             return Err(Refusal::not_found(key.kind, &key.name));
@@ -121,6 +104,11 @@ impl Server {
         if kind == Kind::Namespace || is_everywhere {
             return Err(Refusal::method_not_allowed());
         }
+        // The controller of CRDs has other rules for a collection.
+        if kind == Kind::CustomResourceDefinition {
+            return Err(Unknown("the deletion of a collection of CRDs".to_owned()).into());
+        }
+        options(request)?;
         let list = self.list(store, request, (kind, namespace))?;
         for item in list["items"].as_array().into_iter().flatten() {
             let text = |field: &str| item["metadata"][field].as_str().unwrap_or_default();
@@ -160,6 +148,23 @@ fn options(request: &Request<'_>) -> Result<Value> {
         if !known.contains(&field.as_str()) {
             return Err(Unknown(format!("{field} in DeleteOptions")).into());
         }
+    }
+    let policy = options["propagationPolicy"].as_str();
+    if let Some(other) = policy.filter(|it| !matches!(*it, "Foreground" | "Background" | "Orphan"))
+    {
+        let cause = Cause {
+            field: "propagationPolicy".to_owned(),
+            reason: "FieldValueNotSupported",
+            message: format!(
+                "Unsupported value: {other:?}: supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
+            ),
+        };
+        return Err(Refusal::invalid_of(
+            "DeleteOptions",
+            "meta.k8s.io",
+            "",
+            &[cause],
+        ));
     }
     Ok(options)
 }

@@ -2,6 +2,12 @@
 
 const UNITS: [&str; 8] = ["ns", "us", "µs", "μs", "ms", "s", "m", "h"];
 
+/// Returns whether a number of the text may be too large for a duration.
+pub fn may_overflow(text: &str) -> bool {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+    numbers.any(|number| number.len() > 6)
+}
+
 /// Returns the error of Go's `time.ParseDuration` for a text, except for an overflow.
 pub fn error(text: &str) -> Option<String> {
     let invalid = || Some(format!("time: invalid duration {text:?}"));

@@ -43,6 +43,8 @@ pub struct CustomKind {
     pub namespaced: bool,
     /// Whether it has the subresource `scale`, with the replicas in `.spec.replicas`.
     pub scale: bool,
+    /// Whether its CRD has `selectableFields`.
+    pub selectable: bool,
 }
 
 impl CustomKind {
@@ -250,10 +252,13 @@ impl Kind {
             text(&spec["names"]["plural"]),
         ];
         let (namespaced, scale) = (spec["scope"] == "Namespaced", scale.is_object());
+        let versions = spec["versions"].as_array().into_iter().flatten();
+        let selectable = versions.clone().any(|it| it["selectableFields"].is_array());
         let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let one = known
-            .iter()
-            .find(|it| it.names() == names && it.namespaced == namespaced && it.scale == scale);
+        let one = known.iter().find(|it| {
+            it.names() == names
+                && (it.namespaced, it.scale, it.selectable) == (namespaced, scale, selectable)
+        });
         let one = one.copied().unwrap_or_else(|| {
             let [group, version, kind, plural] = names.map(|name| &*name.leak());
             let new: &'static CustomKind = Box::leak(Box::new(CustomKind {
@@ -263,6 +268,7 @@ impl Kind {
                 plural,
                 namespaced,
                 scale,
+                selectable,
             }));
             known.push(new);
             new

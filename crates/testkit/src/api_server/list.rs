@@ -81,7 +81,7 @@ impl Server {
             Some(next) => next.version.unwrap_or(store.version()),
             None => self.version_to_list(store, request)?,
         };
-        let after = next.map(|next| Key::new(kind, &next.after.0, &next.after.1));
+        let after = next.map(|next| Key::new(kind.stored(), &next.after.0, &next.after.1));
         let mut rest = store
             .list_at(kind, namespace, version)
             .filter(|(key, _)| name.is_none_or(|name| key.name == name))

@@ -241,7 +241,9 @@ pub fn check_label(field: &str, name: &str) -> Vec<Cause> {
 fn check_prefix(prefix: &str) -> Vec<Cause> {
     let field = "metadata.generateName";
     let masked = match prefix.strip_suffix('-') {
-        Some(rest) if !rest.is_empty() => format!("{}a", &rest[..rest.len() - 1]),
+        Some(rest) if !rest.is_empty() && rest.is_ascii() => {
+            format!("{}a", &rest[..rest.len() - 1])
+        }
         _ => prefix.to_owned(),
     };
     let mut causes = check_subdomain(field, &masked);
@@ -271,7 +273,10 @@ fn check_subdomain(field: &str, name: &str) -> Vec<Cause> {
 
 /// Returns whether names of this kind must be DNS subdomains.
 pub fn is_strict(kind: Kind) -> bool {
-    !matches!(kind, Kind::CustomResourceDefinition | Kind::Service)
+    !matches!(
+        kind,
+        Kind::CustomResourceDefinition | Kind::Namespace | Kind::Service
+    )
 }
 
 /// Formats owner references with Go's order of fields.

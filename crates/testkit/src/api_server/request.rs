@@ -210,6 +210,13 @@ impl<'a> Request<'a> {
             if name == "timeout"
                 && !value.is_empty()
                 && !self.flag("watch")?
+                && duration::may_overflow(value)
+            {
+                return Err(Unknown(format!("timeout={value}")).into());
+            }
+            if name == "timeout"
+                && !value.is_empty()
+                && !self.flag("watch")?
                 && let Some(error) = duration::error(value)
             {
                 let words = format!("invalid timeout specified in the request URL - {error}");

@@ -34,7 +34,12 @@ impl Field {
             return Ok(Self::OfEvent(value));
         }
         match field {
-            _ if !has_field(kind, field) => Err(not_supported(kind, field)),
+            _ if !has_field(kind, field) => match kind {
+                Kind::Custom(it) if it.selectable => {
+                    Err(Unknown(format!("selectableFields of {}", it.plural)).into())
+                }
+                _ => Err(not_supported(kind, field)),
+            },
             "metadata.name" => Ok(Self::Name),
             "metadata.namespace" => Ok(Self::Namespace),
             _ => Ok(Self::Content),

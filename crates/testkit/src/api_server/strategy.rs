@@ -73,6 +73,7 @@ impl Server {
             Kind::Job => job::check(object),
             Kind::Lease => check_lease(&object["spec"]),
             Kind::Event => event::check(key.kind, object, None)?,
+            Kind::Namespace => metadata::check_label("metadata.name", &key.name),
             _ => Vec::new(),
         });
         Ok(causes)

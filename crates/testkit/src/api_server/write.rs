@@ -33,6 +33,11 @@ impl Server {
         };
         let (mut name, prefix) = (text("name"), text("generateName"));
         if name.is_empty() && !prefix.is_empty() {
+            // The causes of these kinds differ.
+            let is_label = matches!(key.kind, Kind::Namespace | Kind::Service);
+            if is_label && !metadata::check_label("", &format!("{prefix}a")).is_empty() {
+                return Err(Unknown(format!("generateName={prefix:?}")).into());
+            }
             // Admission precedes the name.
             if key.kind.is_namespaced() {
                 check_lives(store, key)?;

@@ -3,7 +3,7 @@
 # Each is linked from $KUBEBUILDER_ASSETS where it is there, or from PATH where PATH has them all, and else built with Go
 # from the versions pinned beside this: minutes the first time, nothing afterwards. Callers at the same time wait for one another.
 #   build.sh kubectl  puts only this program there
-#   build.sh --built  only fails if a program would have to be built
+#   build.sh --built  builds nothing, and fails if a program is missing
 #   KUBERNETES=1.33  all of them are built, Kubernetes' own of that version; kubernetes/ has those that are supported
 #   PIN=v1.33.14     pins that version in kubernetes/ instead of the one before, by Go's database of checksums
 set -euo pipefail

@@ -282,3 +282,81 @@ async fn requests_that_are_not_modelled_fail() {
     assert_eq!((code, &status["reason"]), (501, &json!("NotModelled")));
     assert_eq!(plane.not_modelled().len(), 1);
 }
+
+fn post(plane: &ControlPlane, path: &str, body: &Value) -> u16 {
+    plane.send(ADMIN, &Method::POST, path, body).0
+}
+
+/// Both APIs of Events have pages.
+#[tokio::test]
+async fn core_events_have_pages() {
+    let plane = plane();
+    let all = "/api/v1/namespaces/default/events";
+    for name in ["a", "b", "c"] {
+        let event = json!({
+            "metadata": { "name": name }, "reason": "Made", "type": "Normal",
+            "involvedObject": { "kind": "Shirt", "namespace": "default", "name": "blue" },
+        });
+        assert_eq!(post(&plane, all, &event), 201);
+    }
+    for all in [all, "/apis/events.k8s.io/v1/namespaces/default/events"] {
+        let mut names = Vec::new();
+        let mut next = String::new();
+        loop {
+            let path = format!("{all}?limit=1&continue={next}");
+            let (_, page) = plane.send(ADMIN, &Method::GET, &path, &Value::Null);
+            names.push(page["items"][0]["metadata"]["name"].clone());
+            match page["metadata"]["continue"].as_str() {
+                Some(token) => token.clone_into(&mut next),
+                None => break,
+            }
+        }
+        assert_eq!(names, ["a", "b", "c"], "{all}");
+    }
+}
+
+/// Requests with invalid parts fail, also without an object that they concern.
+#[tokio::test]
+async fn invalid_parts_of_requests_are_not_ignored() {
+    let plane = plane();
+    let generated = |prefix: &str| json!({ "metadata": { "generateName": prefix } });
+    let maps = "/api/v1/namespaces/default/configmaps";
+    assert_eq!(post(&plane, maps, &generated("é-")), 422);
+    assert_eq!(post(&plane, "/api/v1/namespaces", &generated("a-")), 201);
+    for (name, code) in [("a.b", 422), ("A", 422), ("a", 201)] {
+        let namespace = json!({ "metadata": { "name": name } });
+        assert_eq!(
+            post(&plane, "/api/v1/namespaces", &namespace),
+            code,
+            "{name}"
+        );
+    }
+    let options = json!({ "propagationPolicy": "None" });
+    let (code, _) = plane.send(ADMIN, &Method::DELETE, maps, &options);
+    assert_eq!(code, 422);
+    let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    for path in [crds, "/api/v1/namespaces?timeout=9999999999h"] {
+        let method = if path == crds {
+            Method::DELETE
+        } else {
+            Method::GET
+        };
+        let (code, _) = plane.send(ADMIN, &method, path, &Value::Null);
+        assert_eq!(code, 501, "{path}");
+    }
+}
+
+/// A selector on a field that a CRD declares is not modelled. Other fields are unknown.
+#[tokio::test]
+async fn selectable_fields_are_not_modelled() {
+    let get = |plane: &ControlPlane| {
+        let path = "/apis/example.com/v1/namespaces/default/shirts?fieldSelector=spec.size%3D3";
+        plane.send(ADMIN, &Method::GET, path, &Value::Null).0
+    };
+    assert_eq!(get(&plane()), 400);
+    let mut crd = crd();
+    crd["spec"]["versions"][0]["selectableFields"] = json!([{ "jsonPath": ".spec.size" }]);
+    let plane = ControlPlane::new();
+    plane.install(&crd).unwrap();
+    assert_eq!(get(&plane), 501);
+}
