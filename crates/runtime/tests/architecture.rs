@@ -277,3 +277,23 @@ fn modules_import_only_lower_modules() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+/// A program of another repository prints these messages.
+#[test]
+fn no_message_names_a_path_of_this_repository() {
+    let mut sources = Sources::default();
+    let lib = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
+    sources.read(&Module::new(), &lib);
+    let mut wrong = Vec::new();
+    for path in sources.files.values() {
+        let text = fs::read_to_string(path).unwrap();
+        let text = text.split("#[cfg(test)]\nmod").next().unwrap_or_default();
+        let code = text
+            .lines()
+            .filter(|line| !line.trim_start().starts_with("//"));
+        let names = ["docs/", "deploy/", "components/"];
+        let code = code.filter(|line| names.iter().any(|name| line.contains(name)));
+        wrong.extend(code.map(|line| format!("{}: {line}", path.display())));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

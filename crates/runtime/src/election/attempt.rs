@@ -69,7 +69,7 @@ impl Candidate {
             }
             _ => self.failed(&format!(
                 "the Lease can be read, but no answer to its write came in {within:?}; \
-                 does an admission webhook for leases hang? docs/operations.md, \"A webhook on leases\""
+                 does an admission webhook for leases hang?"
             )),
         };
         let pause = self.host.jitter(self.retry_period, 0.1);

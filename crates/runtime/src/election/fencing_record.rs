@@ -354,8 +354,7 @@ impl FencingRecordWriter {
             match &asserted {
                 Some(Ok(WriteOutcome::Unanswered)) => {
                     self.failed(
-                        "no answer to its write in time: an admission webhook for serviceaccounts may hang, or the API server; \
-                         docs/operations.md, \"A webhook on leases\"",
+                        "no answer to its write in time: an admission webhook for serviceaccounts may hang, or the API server",
                     );
                     self.record.limit = MUTATION_TIMEOUT;
                 }

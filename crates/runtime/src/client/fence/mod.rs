@@ -225,8 +225,7 @@ impl FenceLayer {
         if earlier.reported.is_new(message) {
             warn!(
                 "the fencing policy has rejected this leader's writes for {lasted:.0?}, though it holds the Lease: {message}. \
-                 Do the names in components/fencing agree with the controller's, and may it write the record? \
-                 docs/operations.md, \"Server-side fencing\""
+                 Do the names in the fencing component agree with the controller's, and may it write the record?"
             );
         }
     }
