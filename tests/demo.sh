@@ -3,7 +3,8 @@
 #   DEMO_CLUSTER=own      on an own control plane, which Go builds
 #   DEMO_CLUSTER=memory   on a simulated API server in memory
 #   DEMO_CLUSTER=current  on the cluster of the current kubectl context, in a separate namespace
-# Without it, the own control plane is used if its programs are there, and else the one in memory. kubectl is built if PATH has none.
+# Without it, the own control plane is used if its programs and Go are there, else the one in memory. kubectl is built if PATH has
+# none.
 # DEMO_ONCE=1 ends after the last step instead of waiting for Ctrl-C. DEMO_PROFILE=release builds with that profile.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -11,16 +12,19 @@ tests/require.sh
 
 cluster=${DEMO_CLUSTER:-}
 case $cluster in
-  '') if crates/testkit/src/cluster/build.sh --built; then cluster=own; else cluster=memory; fi ;;
+  '')
+    cluster=memory
+    if command -v go >/dev/null && crates/testkit/src/cluster/build.sh --built; then cluster=own; fi ;;
   own | memory) ;;
   current) command -v kubectl >/dev/null || { echo "DEMO_CLUSTER=current takes kubectl" >&2; exit 1; } ;;
   *) echo "DEMO_CLUSTER=$cluster: want own, memory, current or nothing" >&2; exit 1 ;;
 esac
 if [ "$cluster" = memory ]; then
+  command -v kubectl >/dev/null || command -v go >/dev/null || { echo "install kubectl, or Go, which builds it" >&2; exit 1; }
   echo "This runs on a simulated API server in memory: no scheduler, no kubelet, no container runs."
   echo "'DEMO_CLUSTER=own make demo' builds a real control plane, which takes minutes once, and runs on it."
   if ! command -v kubectl >/dev/null; then
-    bin=$(crates/testkit/src/cluster/build.sh kubectl) || { echo "install kubectl, or Go, which builds it" >&2; exit 1; }
+    bin=$(crates/testkit/src/cluster/build.sh kubectl)
     PATH=$bin:$PATH
   fi
 fi
@@ -29,6 +33,7 @@ namespace=foo-demo
 profile=${DEMO_PROFILE:-dev}
 target=${CARGO_TARGET_DIR:-target}/${profile/#dev/debug}
 work=$(mktemp -d "${TMPDIR:-/tmp}/foo-controller-demo-XXXXXX")
+export KUBECACHEDIR=$work/kubectl
 log=$work/controller.log
 telemetry=$work/telemetry
 controller='' collector='' plane='' made_namespace='' made_crd='' shown=0
@@ -177,7 +182,7 @@ echo "file://$work/traces.html"
 
 if [ -z "${DEMO_ONCE:-}" ]; then
   say "Play on, in another terminal"
-  echo "export KUBECONFIG=$KUBECONFIG PATH=$(dirname "$(command -v kubectl)"):\$PATH"
+  echo "export KUBECONFIG=$KUBECONFIG KUBECACHEDIR=$KUBECACHEDIR PATH=$(dirname "$(command -v kubectl)"):\$PATH"
   echo "kubectl get foo --watch"
   echo "tail -f $log"
   say "Ctrl-C ends it, and leaves nothing behind"
