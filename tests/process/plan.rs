@@ -261,8 +261,8 @@ async fn objects_that_are_not_reconciled_are_counted() {
 #[tokio::test]
 async fn a_missing_crd_ends_the_plan() {
     let said = plan(without_foos().await.kubeconfig(), &[]).await;
-    let line = "error: the CustomResourceDefinition foos.samplecontroller.k8s.io is not installed: run `kubectl apply -k \
-                deploy` or `foo-controller crd | kubectl apply -f -`\n";
+    let line = "error: the CustomResourceDefinition foos.samplecontroller.k8s.io is not installed: run `foo-controller \
+                crd | kubectl apply -f -`\n";
     assert_eq!(
         (said.code, &*said.stdout, &*said.stderr),
         (Some(2), "", line)
