@@ -4,8 +4,9 @@ const UNITS: [&str; 8] = ["ns", "us", "µs", "μs", "ms", "s", "m", "h"];
 
 /// Returns whether a number of the text may be too large for a duration.
 pub fn may_overflow(text: &str) -> bool {
+    let digits = if text.contains('h') { 6 } else { 8 };
     let mut numbers = text.split(|c: char| !c.is_ascii_digit());
-    numbers.any(|number| number.len() > 6)
+    numbers.any(|number| number.len() > digits)
 }
 
 /// Returns the error of Go's `time.ParseDuration` for a text, except for an overflow.
