@@ -131,7 +131,7 @@ async fn kubectl_shows_events() {
     assert!(words(&events).ends_with(expected), "{events}");
     let wide = memory.done("get events -o wide").await;
     assert!(
-        words(&wide).contains("foo/foo-sample sample-controller It is synced"),
+        words(&wide).contains("foo/foo-sample recorder It is synced"),
         "{wide}"
     );
     let shown = memory.done("events --for foo/foo-sample").await;
@@ -158,7 +158,7 @@ fn event(memory: &Memory, namespace: &str) -> String {
             "apiVersion": "samplecontroller.k8s.io/v1alpha1", "kind": "Foo", "name": "foo-sample", "namespace": namespace,
             "uid": uid,
         },
-        "reason": "Synced", "message": "It is synced", "type": "Normal", "count": 2, "source": { "component": "sample-controller" },
+        "reason": "Synced", "message": "It is synced", "type": "Normal", "count": 2, "source": { "component": "recorder" },
         "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:00:01Z",
     });
     fs::write(&file, event.to_string()).unwrap();
