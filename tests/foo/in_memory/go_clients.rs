@@ -1,5 +1,5 @@
-//! Programs in Go against the control plane in memory: the original kubernetes/sample-controller, an election and an informer of client-go, and
-//! a manager of controller-runtime (`tests/tools/go-clients`).
+//! Programs in Go against the control plane in memory: the original kubernetes/sample-controller, an election and an informer of
+//! client-go, and a manager of controller-runtime (`tests/tools/go-clients`).
 
 use std::{
     fs,
@@ -255,8 +255,8 @@ async fn an_election_of_client_go_works() {
     memory.check();
 }
 
-/// An informer of client-go, with a streamed list and without. It prefers protobuf, and accepts JSON. It continues after lost connections,
-/// and after its version was compacted.
+/// An informer of client-go, with a streamed list and without. It prefers protobuf, and accepts JSON. It continues after lost
+/// connections, and after its version was compacted.
 #[tokio::test]
 async fn an_informer_of_client_go_works() {
     const STREAMS: &str = "KUBE_FEATURE_WatchListClient";

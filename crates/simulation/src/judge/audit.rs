@@ -125,7 +125,8 @@ fn is_taken_back(case: &Case, event: &AuditEvent) -> bool {
     generation.is_ok_and(|generation| had.is_some_and(|had| generation > had))
 }
 
-/// Converts a call to the audit event of the API server, except that `received` is the time of sending. The checker judges only writes, and the times of Lease reads.
+/// Converts a call to the audit event of the API server, except that `received` is the time of sending. The checker judges only
+/// writes, and the times of Lease reads.
 fn event(case: &Case, call: &Call) -> Option<AuditEvent> {
     let (arrived, code) = call.arrived.zip(call.code)?;
     let is_write = matches!(call.verb, "create" | "update" | "patch" | "delete");
