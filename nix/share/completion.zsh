@@ -495,7 +495,7 @@ _foo-controller_commands() {
 'run:Run the controller (default)' \
 'crd:Print the CustomResourceDefinitions' \
 'rbac:Print the ClusterRole that the controllers need' \
-'fencing-policy:Print the admission policy that rejects writes of a replica that does not lead. deploy/components/fencing has its binding and record' \
+'fencing-policy:Print the admission policy that rejects writes of a replica that does not lead. The fencing component has its binding and record' \
 'reload:Make the controller in this container apply a changed log.level, as SIGHUP does' \
 'config:Print the configuration in force as TOML, with the origin of each value' \
 'doctor:Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if one is an error. With --object=\[KIND/\]NAMESPACE/NAME, report why this object is not written' \
@@ -537,7 +537,7 @@ _foo-controller__subcmd__help_commands() {
 'run:Run the controller (default)' \
 'crd:Print the CustomResourceDefinitions' \
 'rbac:Print the ClusterRole that the controllers need' \
-'fencing-policy:Print the admission policy that rejects writes of a replica that does not lead. deploy/components/fencing has its binding and record' \
+'fencing-policy:Print the admission policy that rejects writes of a replica that does not lead. The fencing component has its binding and record' \
 'reload:Make the controller in this container apply a changed log.level, as SIGHUP does' \
 'config:Print the configuration in force as TOML, with the origin of each value' \
 'doctor:Check the cluster as the controller uses it, without changes, and print a line for each check; exit with 1 if one is an error. With --object=\[KIND/\]NAMESPACE/NAME, report why this object is not written' \
