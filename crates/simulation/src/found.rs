@@ -91,5 +91,6 @@ pub fn all() -> Vec<(String, Plan)> {
         objects::reviewed_each_time,
         objects::changed_before_an_answer,
         objects::held_by_a_webhook_that_fails_open,
+        objects::forged_while_admission_overrules,
     ]
 }

@@ -523,3 +523,19 @@ pub fn held_by_a_webhook_that_fails_open() -> Plan {
         ..Plan::calm(1, 2, 1, us(160_000_000))
     }
 }
+
+/// A webhook replaces one of two fields that a patch sets. The next patch would set only this field, again without effect.
+pub fn forged_while_admission_overrules() -> Plan {
+    let overruling = Fault::Policy(Others::Label);
+    let forge = Deed::ForgeGeneration { deployment: 0 };
+    Plan {
+        steps: vec![
+            step(12_000, user(CREATE)),
+            step(20_000, What::Fault(overruling, us(20_000_000))),
+            step(25_000, user(forge)),
+            step(50_000, What::Heal),
+        ],
+        rest: us(100_000_000),
+        ..Plan::calm(1, 1, 1, us(160_000_000))
+    }
+}

@@ -246,14 +246,14 @@ async fn records_of_the_writers_are_shown() {
 
     let patch = json!({ "spec": {} });
     let own = &work.primary.history;
-    let record = |had_effect| {
+    let record = |overruled| {
         let list = work.primary.store().now(&world.key);
-        own.record_patch(&world.key, by, &patch, &*seen.view, list, had_effect);
+        own.record_patch(&world.key, by, &patch, &*seen.view, list, overruled);
     };
-    record(false);
+    record(Some(&patch));
     let no_op = "noOpWrite: the API server accepted a change of Parent n/parent without effect";
     assert!(world.record("noOpWrite").starts_with(no_op));
-    record(true);
+    record(None);
     assert_eq!(world.names(), [""; 0]);
 
     own.record_rejected_status(&world.key, seen.version, &seen.view.status);

@@ -760,6 +760,25 @@ async fn an_overruled_step_hides_no_later_error() {
     }
 }
 
+/// Admission replaces one of two changed fields. The next patch would contain this field only, and is not sent.
+#[tokio::test]
+async fn i6_a_partly_overruled_patch_is_not_repeated() {
+    let (server, harness) = harness(wish(&[]), |it, _| {
+        let mut plan = Plan::new();
+        plan.apply(&it.maps, &key("m"), &data(json!({ "a": "1", "b": "1" })));
+        plan
+    });
+    server.0.lock().mutation = json!({ "data": { "a": "2" } });
+    let maps = &harness.reconciler().maps;
+    let stored = json!({ "data": { "a": "2", "b": "2" } });
+    server.insert(&harness, maps, owned("ConfigMap", "m", "wish", &stored));
+    for expected in [1, 0, 0] {
+        let error = harness.reconcile(&key("w")).await.unwrap_err();
+        assert!(matches!(error, ApiError::Overruled(..)), "{error}");
+        assert_eq!(server.methods().len(), expected);
+    }
+}
+
 /// The finalizer is set before the action and cleared after it has been undone, at any place in the plan.
 #[tokio::test]
 async fn a_finalizer_encloses_an_action_outside() {

@@ -96,8 +96,8 @@ impl<V: Cached> WriteHistory<V> {
         (self.no_op_patches).contains(key, patch, Content(seen), list)
     }
 
-    /// Records the outcome of a patch that was sent after `list`: the resulting object `left`, and whether the patch had an
-    /// effect.
+    /// Records the outcome of a patch that was sent after `list`: the resulting object `left`, and the fields that the patch did
+    /// not change as desired, if any. Only these fields would be sent next.
     pub(crate) fn record_patch(
         &self,
         key: &Key,
@@ -105,13 +105,12 @@ impl<V: Cached> WriteHistory<V> {
         patch: &Value,
         left: &V,
         list: ListEpoch,
-        had_effect: bool,
+        overruled: Option<&Value>,
     ) {
-        let (patch, patches) = (requested(by, patch), &self.no_op_patches);
-        if had_effect {
-            patches.forget(key, patch);
-        } else {
-            patches.record(key, patch, Content(left), list.list(), self.exists());
+        let patches = &self.no_op_patches;
+        match overruled.map(|overruled| requested(by, overruled)) {
+            None => patches.forget(key, requested(by, patch)),
+            Some(asked) => patches.record(key, asked, Content(left), list.list(), self.exists()),
         }
     }
 

@@ -333,16 +333,15 @@ impl<V: Cached> Writer<V> {
             info!(object = %cx.key(), controller = cx.log.controller, dependent = %key, fields, "changed the {}", V::KIND.kind);
         }
         let overruled = plan(&actual);
-        let had_effect = overruled.is_none();
         (self.history).record_patch(
             key,
             cx.wanted_by(),
             fields,
             &actual,
             expectation,
-            had_effect,
+            overruled.as_ref(),
         );
-        if !had_effect {
+        if overruled.is_some() {
             self.store.note_unheeded(key);
         }
         Ok(Patched {
