@@ -68,9 +68,16 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
             } else if is_paused(object) {
                 is_condition(object, "Paused", "True", "Paused")
             } else {
-                check(case, &kinds, object)
-                    .and_then(|()| not_paused(object))
-                    .and_then(|()| is_acknowledged(case, key, object))
+                let verdict = |object: &Value| {
+                    check(case, &kinds, object)
+                        .and_then(|()| not_paused(object))
+                        .and_then(|()| is_acknowledged(object))
+                };
+                verdict(object).or_else(|what| {
+                    let mut object = Value::clone(object);
+                    object["status"] = rejected_status(case, key).ok_or(what)?.clone();
+                    verdict(&object)
+                })
             };
             found.extend(what.err().map(|what| Violation {
                 invariant: "I3",
@@ -101,24 +108,27 @@ fn not_paused(object: &Value) -> Verdict {
     }
 }
 
-/// Returns whether the API server has rejected the last status. It is not written again before the object changes or is checked
-/// by a resync.
+/// Returns whether the API server has rejected the last status.
 pub fn is_status_rejected(case: &Case, key: &Key) -> bool {
+    rejected_status(case, key).is_some()
+}
+
+/// Returns the last status, if the API server has rejected it. It is not written again before the object changes or is checked by a
+/// resync.
+fn rejected_status<'a>(case: &Case<'a>, key: &Key) -> Option<&'a Value> {
     let status = format!("{}/status", key.kind.info().plural);
     let mut calls = case.trace.calls.iter().rev();
     let last =
-        calls.find(|call| call.resource == status && call.body["metadata"]["name"] == *key.name);
-    last.is_some_and(|call| {
-        let code = call.answered.map(|(_, code)| code);
-        matches!(code, Some(400 | 422))
-    })
+        calls.find(|call| call.resource == status && call.body["metadata"]["name"] == *key.name)?;
+    let code = last.answered.map(|(_, code)| code);
+    matches!(code, Some(400 | 422)).then(|| &last.body["status"])
 }
 
 /// A request to reconcile is acknowledged.
-fn is_acknowledged(case: &Case, key: &Key, object: &Value) -> Verdict {
+fn is_acknowledged(object: &Value) -> Verdict {
     let asked = &object["metadata"]["annotations"][format!("{GROUP}/reconcile-requested-at")];
     let is = &object["status"]["lastHandledReconcileAt"];
-    if asked.is_null() || asked == is || is_status_rejected(case, key) {
+    if asked.is_null() || asked == is {
         return Ok(());
     }
     Err(format!("the request {asked} is not acknowledged, but {is}"))

@@ -100,8 +100,13 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
             let is_over = call.answered.is_some_and(|(at, _)| at <= first.begun);
             call.resource == "serviceaccounts" && is_over
         });
-        // The fencing component may be installed right after this check.
-        let seen_to = seen_to.filter_map(|call| call.arrived).max();
+        // The fencing component may be installed right after this check. An API server may store a write later than it arrives.
+        let stored = |call: &Call| {
+            let written = case.store.history().get(call.written.clone())?;
+            written.last().map(|one| made(one))
+        };
+        let seen_to = seen_to.filter_map(|call| call.arrived.max(stored(call)));
+        let seen_to = seen_to.max();
         let record_key = FENCING.record_key();
         let mut records = case.store.history().iter().rev();
         let record = records.find(|one| one.key == record_key && Some(made(one)) <= seen_to);

@@ -211,20 +211,32 @@ impl<'a> Report<'a> {
             .known
             .reconcile
             .map_or(self.call.begun, |one| one.begun);
-        // Its patch may be in flight.
-        let is_patched = |name: &str| {
+        let own = &self.foo["metadata"]["name"];
+        // Its patch may be in flight, or the live read of its Foo before the patch.
+        let is_starting = |name: &str, states: &[&Value]| {
+            let is_of = |foo: &str| {
+                let mut owners = states
+                    .iter()
+                    .map(|one| &one["metadata"]["ownerReferences"][0]);
+                owners.any(|owner| owner["name"] == foo)
+            };
             let mut calls = self.case.trace.calls.iter();
             calls.any(|call| {
-                call.who == self.call.who
-                    && (&*call.resource, call.verb) == ("deployments", "patch")
-                    && call.name() == name
+                let is_it = match (&*call.resource, call.verb) {
+                    ("deployments", "patch") => call.name() == name,
+                    ("foos", "list") => looked_up(call).is_some_and(|foo| own != foo && is_of(foo)),
+                    _ => false,
+                };
+                is_it
+                    && call.who == self.call.who
                     && call.begun <= self.call.begun
                     && call.answered.is_none_or(|(at, _)| at >= begun)
             })
         };
         let roll_out = others.filter(|name| {
-            let mut states = self.known.states(name).into_iter().flatten();
-            states.any(rollouts::rolls_out) || is_patched(name)
+            let states = self.known.states(name).into_iter().flatten();
+            let states: Vec<_> = states.collect();
+            states.iter().any(|one| rollouts::rolls_out(one)) || is_starting(name, &states)
         });
         max > 0 && roll_out.count() >= max
     }
@@ -297,11 +309,7 @@ impl<'a> Report<'a> {
     /// Returns whether the call was made for this Foo: it is about its Deployments, or it is the live read before a deletion.
     fn is_for_it(&self, call: &Call) -> bool {
         let name = text(&self.foo["metadata"]["name"]);
-        let looked_up = call.path.split("metadata.name%3D").nth(1);
-        match (
-            looked_up.and_then(|rest| rest.split('&').next()),
-            &*call.resource,
-        ) {
+        match (looked_up(call), &*call.resource) {
             (Some(looked_up), "foos") => looked_up == name,
             (Some(looked_up), _) => looked_up == self.wanted(),
             (None, _) => foo_of(self.case, call) == Some(name),
@@ -488,6 +496,12 @@ impl<'a> Report<'a> {
         };
         is_going(deployment) || is == asked || is_overruled()
     }
+}
+
+/// Returns the name of the object that a live read is about.
+fn looked_up(call: &Call) -> Option<&str> {
+    let rest = call.path.split("metadata.name%3D").nth(1)?;
+    rest.split('&').next()
 }
 
 /// Value of the label `app` of all Deployments and pods.
