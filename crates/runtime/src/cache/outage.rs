@@ -11,7 +11,7 @@ use crate::{
     api::{failure::root_cause, kind::Kind},
     cache::readiness::{
         Status,
-        namespace::{NamespaceName, Reason},
+        namespace::{NamespaceName, Permission, Reason},
     },
     client::context::ClientContext,
     config::{app::App, backoff::Backoff, environment::Host},
@@ -213,8 +213,8 @@ fn explain(
             kind.group, app.name
         ),
         Some(403) => format!(
-            "not allowed to {rights} {plural} in {place}: apply the ClusterRole that the command rbac prints, and its binding; \
-             retrying"
+            "not allowed to {rights} {plural} in {place}: {}; retrying",
+            Permission::REMEDY
         ),
         Some(401) => "the API server does not accept the credentials: check the kubeconfig or the service account's token; \
                       retrying"

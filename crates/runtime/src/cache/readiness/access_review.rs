@@ -96,9 +96,8 @@ pub(super) async fn review(
             Ok(Answer::Allowed | Answer::Undecided(_)) => {}
             Ok(Answer::Refused) => {
                 let place = NamespaceName::of(&right.kind, namespace);
-                let text = format!(
-                    "not allowed to {right} in {place}: apply the ClusterRole that the command rbac prints, and its binding"
-                );
+                let remedy = Permission::REMEDY;
+                let text = format!("not allowed to {right} in {place}: {remedy}");
                 return Some(Permissions::Missing(Problem {
                     reason: Reason::Forbidden,
                     text,

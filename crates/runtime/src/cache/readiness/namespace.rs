@@ -92,6 +92,10 @@ pub(crate) struct Permission {
 }
 
 impl Permission {
+    /// The remedy for a missing permission of the controllers.
+    pub(crate) const REMEDY: &str =
+        "apply the ClusterRole that the command rbac prints, and its binding";
+
     /// Returns the permission for each of the verbs.
     pub(crate) fn to(
         verbs: &'static [&'static str],

@@ -84,7 +84,7 @@ pub(super) async fn of_scope(doctor: &Doctor, namespace: Option<&str>) -> Verdic
         .chain(Permission::to_events())
         .filter(is_here);
     let missing = missing(doctor, namespace, permissions.map(|it| (it, None))).await;
-    let mend = "apply the ClusterRole that the command rbac prints, and its binding";
+    let mend = Permission::REMEDY;
     let mut primaries = needs.controllers.iter().map(|it| it.primary);
     if is_of_cluster && missing == Ok(Vec::new()) && primaries.any(Kind::is_cluster_scoped) {
         // The events about cluster-scoped objects are written there.
