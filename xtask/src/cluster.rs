@@ -44,10 +44,12 @@ pub async fn run(arguments: &[String]) -> ExitCode {
 }
 
 async fn supervise(arguments: &[String]) -> Result<()> {
+    if arguments == ["--memory"] {
+        return until_end(in_memory(), stdin().1).await;
+    }
     let (mut audit, mut controllers) = (false, false);
     for argument in arguments {
         match argument.as_str() {
-            "--memory" if arguments.len() == 1 => return until_end(in_memory(), stdin().1).await,
             "--audit" => audit = true,
             "--controllers" => controllers = true,
             other => {

@@ -10,9 +10,9 @@ use operator_testkit::{
 use serde_json::{Value, json};
 
 use super::{
-    CLUSTER, DEADLINE, Run,
+    DEADLINE, Run,
     side::{ADMIN, Sent, Side, Simulated, at, get, path},
-    special::{JSON, MERGE, ask, both, foo, same, same_of},
+    special::{JSON, MERGE, ask, both, foo, same, same_of, sides},
     steps::FOO,
 };
 
@@ -299,11 +299,8 @@ async fn no_list_is_streamed_where_none_can_be(
 /// A watch with one existing object and no changes delivers one bookmark 2 s before its end.
 #[tokio::test]
 async fn the_simulated_watch_ends_like_the_real_one() {
-    let cluster = &*CLUSTER;
-    super::install(cluster).await;
-    let namespace = format!("e-{}", uuid::Uuid::new_v4().simple());
+    let (mut sides, namespace) = sides("e").await;
     let foos = path(FOO, &namespace);
-    let mut sides = both(cluster, &namespace).await;
     same_of(&mut sides, Method::POST, &foos, JSON, &foo("a")).await;
     let watch = format!("{foos}?watch=true&timeoutSeconds=4&allowWatchBookmarks=true");
     for run in &mut sides {

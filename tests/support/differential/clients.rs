@@ -5,9 +5,9 @@ use operator_testkit::api_server::{Kind, Method};
 use serde_json::{Value, json};
 
 use super::{
-    CLUSTER, Run,
+    Run,
     side::{ADMIN, path},
-    special::{JSON, ask, both, foo, same_of},
+    special::{JSON, ask, foo, same_of, sides},
     steps::{FOO, valid},
 };
 
@@ -48,10 +48,7 @@ async fn same_but_names(sides: &mut [Run; 2], path: &str, manifest: &Value) -> (
 
 #[tokio::test]
 async fn simulated_generated_names_match_the_real_ones() {
-    let cluster = &*CLUSTER;
-    super::install(cluster).await;
-    let namespace = format!("g-{}", uuid::Uuid::new_v4().simple());
-    let mut sides = both(cluster, &namespace).await;
+    let (mut sides, namespace) = sides("g").await;
     let configs = path(Kind::ConfigMap, &namespace);
     let foos = path(FOO, &namespace);
     let long = format!("{}it-{}", "a".repeat(55), "b".repeat(12));
@@ -96,10 +93,7 @@ async fn simulated_generated_names_match_the_real_ones() {
 
 #[tokio::test]
 async fn simulated_deletions_of_collections_match_the_real_ones() {
-    let cluster = &*CLUSTER;
-    super::install(cluster).await;
-    let namespace = format!("c-{}", uuid::Uuid::new_v4().simple());
-    let mut sides = both(cluster, &namespace).await;
+    let (mut sides, namespace) = sides("c").await;
     for kind in [FOO, Kind::Secret, Kind::Service, Kind::Lease, Kind::Job] {
         let all = path(kind, &namespace);
         for (name, labels, finalizers) in [
@@ -219,10 +213,7 @@ fn patches() -> Vec<Value> {
 
 #[tokio::test]
 async fn simulated_json_patches_match_the_real_ones() {
-    let cluster = &*CLUSTER;
-    super::install(cluster).await;
-    let namespace = format!("j-{}", uuid::Uuid::new_v4().simple());
-    let mut sides = both(cluster, &namespace).await;
+    let (mut sides, namespace) = sides("j").await;
     let configs = path(Kind::ConfigMap, &namespace);
     let config = json!({
         "metadata": { "name": "it", "finalizers": ["example.com/a", "example.com/b"] }, "data": { "a": "1" },
@@ -272,10 +263,7 @@ async fn simulated_json_patches_match_the_real_ones() {
 
 #[tokio::test]
 async fn simulated_selectors_of_fields_match_the_real_ones() {
-    let cluster = &*CLUSTER;
-    super::install(cluster).await;
-    let namespace = format!("h-{}", uuid::Uuid::new_v4().simple());
-    let mut sides = both(cluster, &namespace).await;
+    let (mut sides, namespace) = sides("h").await;
     let kinds = [
         FOO,
         Kind::Secret,
@@ -321,10 +309,7 @@ async fn simulated_selectors_of_fields_match_the_real_ones() {
 /// client-go sends the timeout of a watch in Go's format, such as `8m17s`.
 #[tokio::test]
 async fn simulated_timeouts_match_the_real_ones() {
-    let cluster = &*CLUSTER;
-    super::install(cluster).await;
-    let namespace = format!("o-{}", uuid::Uuid::new_v4().simple());
-    let mut sides = both(cluster, &namespace).await;
+    let (mut sides, namespace) = sides("o").await;
     let configs = path(Kind::ConfigMap, &namespace);
     for timeout in [
         "8m17s",

@@ -4,9 +4,8 @@ use operator_testkit::api_server::{Kind, Method};
 use serde_json::{Value, json};
 
 use super::{
-    CLUSTER,
     side::{ADMIN, get, path},
-    special::{JSON, MERGE, both, same_of},
+    special::{JSON, MERGE, same_of, sides},
 };
 
 const SELECTORS: &[&str] = &[
@@ -28,10 +27,7 @@ const SELECTORS: &[&str] = &[
 /// Events of both APIs are selected by the fields of their involved object, and by others.
 #[tokio::test]
 async fn simulated_events_are_selected_like_real_ones() {
-    let cluster = &*CLUSTER;
-    super::install(cluster).await;
-    let namespace = format!("s-{}", uuid::Uuid::new_v4().simple());
-    let mut sides = both(cluster, &namespace).await;
+    let (mut sides, namespace) = sides("s").await;
     let [events, core] = [Kind::Event, Kind::CoreEvent].map(|kind| path(kind, &namespace));
     let old = json!({
         "metadata": { "name": "old" }, "reason": "Synced", "type": "Normal", "source": { "component": "scheduler" },
@@ -81,11 +77,8 @@ async fn simulated_events_are_selected_like_real_ones() {
 /// A list returns the selected objects. A watch reports an object as new when it begins to match, and as deleted when it ceases to.
 #[tokio::test]
 async fn simulated_selectors_select_like_the_real_ones() {
-    let cluster = &*CLUSTER;
-    super::install(cluster).await;
-    let namespace = format!("s-{}", uuid::Uuid::new_v4().simple());
+    let (mut sides, namespace) = sides("s").await;
     let secrets = path(Kind::Secret, &namespace);
-    let mut sides = both(cluster, &namespace).await;
     for (name, labels) in [
         ("a", json!({ "app": "x", "tier": "1" })),
         ("b", json!({ "app": "y", "tier": "1" })),

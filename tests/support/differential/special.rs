@@ -57,6 +57,14 @@ pub async fn both(cluster: &Cluster, namespace: &str) -> [Run; 2] {
     ]
 }
 
+/// Returns both sides with the CRD of Foo and a namespace that begins with `prefix`, and the name of that namespace.
+pub async fn sides(prefix: &str) -> ([Run; 2], String) {
+    let cluster = &*CLUSTER;
+    super::install(cluster).await;
+    let namespace = format!("{prefix}-{}", uuid::Uuid::new_v4().simple());
+    (both(cluster, &namespace).await, namespace)
+}
+
 /// Sends a request to both sides and asserts equal responses. Returns the response.
 pub async fn same(sides: &mut [Run; 2], user: User<'_>, sent: [Sent; 2]) -> (u16, Value) {
     let mut answers = Vec::new();
@@ -87,10 +95,7 @@ pub async fn same_of(
 /// A terminating namespace accepts no new objects.
 #[tokio::test]
 async fn the_simulated_namespace_terminates_like_the_real_one() {
-    let cluster = &*CLUSTER;
-    super::install(cluster).await;
-    let namespace = format!("t-{}", uuid::Uuid::new_v4().simple());
-    let mut sides = both(cluster, &namespace).await;
+    let (mut sides, namespace) = sides("t").await;
     let foos = path(FOO, &namespace);
     let this = format!("/api/v1/namespaces/{namespace}");
     same_of(&mut sides, Method::POST, &foos, JSON, &foo("a")).await;
@@ -126,9 +131,7 @@ async fn the_simulated_namespace_terminates_like_the_real_one() {
 #[allow(clippy::too_many_lines, reason = "a list of writes")]
 async fn the_simulated_fencing_policy_decides_like_the_real_one() {
     let cluster = &*CLUSTER;
-    super::install(cluster).await;
-    let namespace = format!("f-{}", uuid::Uuid::new_v4().simple());
-    let mut sides = both(cluster, &namespace).await;
+    let (mut sides, namespace) = sides("f").await;
     let system = json!({ "metadata": { "name": FENCING.record.0 } });
     sides[0]
         .side
@@ -345,9 +348,7 @@ async fn the_simulated_fencing_policy_decides_like_the_real_one() {
 #[tokio::test]
 async fn simulated_token_reviews_match_the_real_ones() {
     let cluster = &*CLUSTER;
-    super::install(cluster).await;
-    let namespace = format!("r-{}", uuid::Uuid::new_v4().simple());
-    let mut sides = both(cluster, &namespace).await;
+    let (mut sides, namespace) = sides("r").await;
     let accounts = path(Kind::ServiceAccount, &namespace);
     let mut tokens = vec![["nonsense".to_owned(), "nonsense".to_owned()]];
     for name in ["scraper", "another"] {
