@@ -4,7 +4,6 @@
 
 mod balancer;
 mod mock;
-mod otlp;
 mod page;
 mod received;
 mod receiver;

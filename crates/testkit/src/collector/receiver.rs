@@ -8,10 +8,13 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    mock::{Behaviour, Mock},
-    otlp,
+use opentelemetry_proto::tonic::collector::{
+    logs::v1::ExportLogsServiceRequest as Logs, trace::v1::ExportTraceServiceRequest as Traces,
 };
+use prost::Message;
+use serde::Serialize;
+
+use super::mock::{Behaviour, Mock};
 
 /// Receives OTLP without compression, by gRPC and by HTTP, on a free port of loopback. It stops on drop.
 pub struct Receiver(Mock);
@@ -39,18 +42,17 @@ impl Receiver {
                 body
             };
             let (file, export) = if path.contains("TraceService") || path.ends_with("/v1/traces") {
-                (&traces, otlp::traces(message))
+                (&traces, json::<Traces>(message))
             } else if path.contains("LogsService") || path.ends_with("/v1/logs") {
-                (&logs, otlp::logs(message))
+                (&logs, json::<Logs>(message))
             } else {
                 return;
             };
-            let Some(export) = export else {
-                eprintln!("{path}: the export is no OTLP without compression");
-                return;
-            };
-            let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Err(error) = writeln!(file, "{export}") {
+            let written = export.and_then(|export| {
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                writeln!(file, "{export}")
+            });
+            if let Err(error) = written {
                 eprintln!("{path}: {error}");
             }
         };
@@ -62,4 +64,10 @@ impl Receiver {
     pub fn address(&self) -> std::net::SocketAddr {
         self.0.address()
     }
+}
+
+/// Returns an export as the JSON of the collector's file exporter.
+fn json<T: Message + Default + Serialize>(export: &[u8]) -> io::Result<String> {
+    let export = T::decode(export).map_err(io::Error::other)?;
+    Ok(serde_json::to_string(&export)?)
 }
