@@ -5,6 +5,7 @@ mod go_clients;
 use std::{fs, process::Stdio, time::Duration};
 
 use operator_testkit::{ADMIN, ControlPlane, Served, cluster::bound_command};
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{process::Command, time::timeout};
 
@@ -29,7 +30,7 @@ impl Memory {
         Self::with(&serde_saphyr::from_str(&crd).unwrap()).await
     }
 
-    async fn with(crd: &serde_json::Value) -> Self {
+    async fn with(crd: &Value) -> Self {
         let plane = ControlPlane::new();
         plane.run_pods();
         plane.install(crd).unwrap();
@@ -108,6 +109,45 @@ async fn kubectl_prints_the_same() {
         let theirs = real.kubectl(&theirs).await.success();
         assert_eq!(memory.done(explain).await, theirs, "{explain}");
     }
+}
+
+/// kubectl create sends protobuf. Objects are stored alike, with and without zero values.
+#[tokio::test]
+async fn kubectl_creates_the_same() {
+    let (memory, real) = (Memory::start().await, with_pods().await);
+    let namespace = real.namespace("created").await;
+    memory.plane.create_namespace(&namespace).unwrap();
+    for create in [
+        "deployment web --image nginx --replicas 0 --port 80",
+        "configmap settings --from-literal a=1 --from-literal b=",
+        "secret generic token --from-literal password=x --from-literal empty=",
+        "service clusterip web --tcp 80:8080",
+        "serviceaccount robot",
+        "job once --image busybox -- date",
+    ] {
+        let create = format!("create -o json --namespace {namespace} {create}");
+        let theirs: Vec<_> = create.split_whitespace().collect();
+        let theirs = real.kubectl(&theirs).await.success();
+        let ours = memory.done(&create).await;
+        assert_eq!(created(&ours), created(&theirs), "{create}");
+    }
+    let unknown = memory.plane.not_modelled();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}
+
+/// Returns an object without the parts that differ for each object.
+fn created(object: &str) -> Value {
+    let mut object: Value = serde_json::from_str(object).unwrap();
+    let uid = object["metadata"]["uid"].as_str().unwrap();
+    object = serde_json::from_str(&object.to_string().replace(uid, "UID")).unwrap();
+    let metadata = object["metadata"].as_object_mut().unwrap();
+    for field in ["creationTimestamp", "managedFields", "resourceVersion"] {
+        metadata.remove(field);
+    }
+    if let Some(spec) = object["spec"].as_object_mut() {
+        spec.retain(|field, _| !field.starts_with("clusterIP"));
+    }
+    object
 }
 
 /// kubectl shows the Events of an object.

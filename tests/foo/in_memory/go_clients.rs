@@ -160,11 +160,12 @@ async fn the_original_controller_works() {
     let crd = upstream("crd-status").await;
     let memory = Memory::with(&crd).await;
     let kubeconfig = memory.kubeconfig();
-    let translator = Program::start("go-clients", &["translate"], &kubeconfig);
-    translator.prints("http").await;
     let program = UPSTREAM.rsplit('/').next().unwrap();
-    let master = ["-master", &translator.lines()[0]];
-    let controller = Program::start_with(program, &master, &[]);
+    let controller = Program::start(
+        program,
+        &["-kubeconfig", kubeconfig.to_str().unwrap()],
+        &kubeconfig,
+    );
 
     let spec = &crd["spec"];
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -410,4 +411,21 @@ async fn a_manager_of_controller_runtime_works() {
     let events = memory.plane.history("events.events.k8s.io");
     assert!(events.iter().any(|event| event.kind == "Event"), "no Event");
     memory.check();
+}
+
+/// The control plane in memory decodes protobuf by the present Go types.
+#[tokio::test]
+async fn the_table_of_protobuf_is_up_to_date() {
+    let table = "crates/testkit/src/http/protobuf.txt";
+    let program = built("go-clients").join("go-clients");
+    let printed = Command::from(bound_command(&program))
+        .arg("fields")
+        .output();
+    let printed = String::from_utf8(printed.await.unwrap().stdout).unwrap();
+    let stored = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(table)).unwrap();
+    assert!(
+        printed == stored,
+        "write it: {} fields > {table}",
+        program.display()
+    );
 }

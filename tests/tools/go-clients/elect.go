@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/leaderelection"
@@ -14,8 +13,6 @@ import (
 
 // elect takes part in an election under the name of the first argument, and prints its events.
 func elect(ctx context.Context, config *rest.Config, args []string) error {
-	// Otherwise client-go sends built-in kinds as protobuf.
-	config.ContentType = runtime.ContentTypeJSON
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return err

@@ -1,6 +1,6 @@
 // go-clients runs clients of client-go and controller-runtime against the API server of KUBECONFIG: `elect NAME` takes part in an
-// election, `inform` prints the events of an informer, `manage` runs a manager with a controller, and `translate` forwards requests
-// of other clients, with bodies of protobuf as JSON. It ends with SIGTERM.
+// election, `inform` prints the events of an informer, and `manage` runs a manager with a controller. It ends with SIGTERM. `fields`
+// prints the fields of the objects that such clients send in protobuf.
 package main
 
 import (
@@ -21,8 +21,12 @@ const (
 )
 
 func main() {
+	if os.Args[1] == "fields" {
+		printFields()
+		return
+	}
 	commands := map[string]func(context.Context, *rest.Config, []string) error{
-		"elect": elect, "inform": inform, "manage": manage, "translate": translate,
+		"elect": elect, "inform": inform, "manage": manage,
 	}
 	config, err := ctrl.GetConfig()
 	if err == nil {

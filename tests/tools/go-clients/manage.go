@@ -6,7 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -69,8 +68,6 @@ func (r *reconciler) Reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 // manage runs a manager with leader election.
 func manage(ctx context.Context, config *rest.Config, _ []string) error {
 	ctrl.SetLogger(klog.Background())
-	// Otherwise controller-runtime sends built-in kinds as protobuf.
-	config.ContentType = runtime.ContentTypeJSON
 	lease, renew, retry := leaseDuration, renewDeadline, retryPeriod
 	manager, err := ctrl.NewManager(config, ctrl.Options{
 		Metrics:                       server.Options{BindAddress: "0"},

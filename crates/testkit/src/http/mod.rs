@@ -6,6 +6,7 @@ mod columns;
 mod discovery;
 mod json_path;
 mod openapi;
+mod protobuf;
 mod table;
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc};
@@ -35,10 +36,14 @@ use crate::{
     plane::{ControlPlane, service::failed},
 };
 use columns::Column;
+use protobuf::Undecoded;
 use table::{Include, TABLE, table};
 
 /// Maximum size of a request, as in etcd's default limit with room for its encoding.
 const MAX_BODY: usize = 3 << 20;
+
+/// Content type of [`protobuf`].
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 /// A running server. Drop ends it and its connections.
 pub struct Served {
@@ -162,11 +167,27 @@ impl Front {
             return Ok(status(406, "NotAcceptable", words));
         };
         let content_type = header(&head.headers, CONTENT_TYPE.as_str());
-        if content_type.contains("protobuf") || content_type.contains("cbor") {
+        if content_type.contains("cbor") {
             let words = "the body of the request was in an unknown format - accepted media types include: application/json";
             return Ok(status(415, "UnsupportedMediaType", words));
         }
-        self.answer(&head, &body, user, content_type, form)
+        if body.is_empty() || content_type != PROTOBUF {
+            return self.answer(&head, &body, user, content_type, form);
+        }
+        match protobuf::decode(&body) {
+            Ok(object) => {
+                let body = object.to_string();
+                self.answer(&head, body.as_bytes(), user, "application/json", form)
+            }
+            Err(Undecoded::Malformed(why)) => {
+                let words = format!("the object provided is unrecognized: {why}");
+                Ok(status(400, "BadRequest", &words))
+            }
+            Err(Undecoded::NotModelled(what)) => {
+                let body = self.0.refuse_unmodelled(what);
+                Ok(whole(501, "application/json", body.to_string()))
+            }
+        }
     }
 
     /// Returns a document about the API itself.

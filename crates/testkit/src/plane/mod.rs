@@ -355,6 +355,13 @@ impl ControlPlane {
         self.state().unknown.clone()
     }
 
+    /// Records a request that is not modelled, and returns its `Status`.
+    pub(crate) fn refuse_unmodelled(&self, what: String) -> Value {
+        let status = not_modelled(&what);
+        self.state().unknown.push(what);
+        status
+    }
+
     /// Removes the history up to now, like a compaction of etcd: a watch from an old version fails with 410.
     pub fn compact(&self) {
         let mut state = self.state();
