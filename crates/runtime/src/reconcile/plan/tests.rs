@@ -779,6 +779,25 @@ async fn i6_a_partly_overruled_patch_is_not_repeated() {
     }
 }
 
+/// A patch of one field lets admission change another one. The next patch contains this field for the first time, and is sent.
+#[tokio::test]
+async fn a_field_that_was_not_sent_is_not_overruled() {
+    let (server, harness) = harness(wish(&[]), |it, _| {
+        let mut plan = Plan::new();
+        plan.apply(&it.maps, &key("m"), &data(json!({ "a": "1", "b": "1" })));
+        plan
+    });
+    let maps = &harness.reconciler().maps;
+    let stored = json!({ "data": { "a": "2", "b": "1" } });
+    server.insert(&harness, maps, owned("ConfigMap", "m", "wish", &stored));
+    server.0.lock().mutation = json!({ "data": { "b": "2" } });
+    harness.reconcile(&key("w")).await.unwrap_err();
+    server.0.lock().mutation = Value::Null;
+    let _ = server.methods();
+    harness.reconcile(&key("w")).await.unwrap();
+    assert_eq!(server.methods(), [Method::PATCH]);
+}
+
 /// The finalizer is set before the action and cleared after it has been undone, at any place in the plan.
 #[tokio::test]
 async fn a_finalizer_encloses_an_action_outside() {

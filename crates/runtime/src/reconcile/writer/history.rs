@@ -96,8 +96,9 @@ impl<V: Cached> WriteHistory<V> {
         (self.no_op_patches).contains(key, patch, Content(seen), list)
     }
 
-    /// Records the outcome of a patch that was sent after `list`: the resulting object `left`, and the fields that the patch did
-    /// not change as desired, if any. Only these fields would be sent next.
+    /// Records the outcome of a patch that was sent after `list`: the resulting object `left`, and the fields that differ from the
+    /// desired ones after it, if any. The next patch would contain only these fields. It is recorded if this one contained them
+    /// too: admission may also change a field that was as desired.
     pub(crate) fn record_patch(
         &self,
         key: &Key,
@@ -108,10 +109,13 @@ impl<V: Cached> WriteHistory<V> {
         overruled: Option<&Value>,
     ) {
         let patches = &self.no_op_patches;
-        match overruled.map(|overruled| requested(by, overruled)) {
-            None => patches.forget(key, requested(by, patch)),
-            Some(asked) => patches.record(key, asked, Content(left), list.list(), self.exists()),
-        }
+        let Some(overruled) = overruled else {
+            patches.forget_all(key);
+            return;
+        };
+        let is_sent = is_part(overruled, patch);
+        let asked = requested(by, if is_sent { overruled } else { patch });
+        patches.record(key, asked, Content(left), list.list(), self.exists());
     }
 
     /// Returns the records that hold the writes of this object for the owner `by`.
@@ -299,6 +303,21 @@ fn without_effect(object: &str) -> Record {
         "the API server accepted a change of {object} without effect: not sent again until it changes"
     );
     Record::new(NO_OP_WRITE, text)
+}
+
+/// Whether a patch contains all fields of another one with the same desired values. Each element of a list is in some element.
+fn is_part(fields: &Value, of: &Value) -> bool {
+    match (fields, of) {
+        (Value::Object(fields), Value::Object(all)) => {
+            let mut fields = fields.iter();
+            fields.all(|(name, value)| all.get(name).is_some_and(|of| is_part(value, of)))
+        }
+        (Value::Array(elements), Value::Array(all)) => {
+            let mut elements = elements.iter();
+            elements.all(|element| all.iter().any(|of| is_part(element, of)))
+        }
+        (value, of) => value == of,
+    }
 }
 
 /// A patch is sent again for a new generation of its owner.

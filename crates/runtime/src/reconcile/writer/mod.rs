@@ -87,8 +87,8 @@ pub(crate) struct Patched<V> {
     pub actual: Snapshot<V>,
     /// Whether the patch changed the object.
     pub changed: bool,
-    /// The changes without effect, although the API server accepted the patch: an admission policy or a webhook overrides them.
-    /// The patch is not sent again until the object changes or is relisted.
+    /// The fields that differ from the desired ones, although the API server accepted the patch: an admission policy or a webhook
+    /// overrides them. Those that the patch contained are not sent again until the object changes or is relisted.
     pub overruled: Option<Value>,
 }
 
