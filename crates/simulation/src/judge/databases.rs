@@ -75,7 +75,7 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
                 };
                 verdict(object).or_else(|what| {
                     let mut object = Value::clone(object);
-                    object["status"] = rejected_status(case, key).ok_or(what)?.clone();
+                    object["status"] = rejected_status(case, key, &object).ok_or(what)?.clone();
                     verdict(&object)
                 })
             };
@@ -108,20 +108,22 @@ fn not_paused(object: &Value) -> Verdict {
     }
 }
 
-/// Returns whether the API server has rejected the last status.
-pub fn is_status_rejected(case: &Case, key: &Key) -> bool {
-    rejected_status(case, key).is_some()
+/// Returns whether the API server has rejected the last status of this version of the object.
+pub fn is_status_rejected(case: &Case, key: &Key, object: &Value) -> bool {
+    rejected_status(case, key, object).is_some()
 }
 
-/// Returns the last status, if the API server has rejected it. It is not written again before the object changes or is checked by a
-/// resync.
-fn rejected_status<'a>(case: &Case<'a>, key: &Key) -> Option<&'a Value> {
+/// Returns the last status, if the API server has rejected it for this version of the object. It is not written again before the
+/// object changes or is checked by a resync.
+fn rejected_status<'a>(case: &Case<'a>, key: &Key, object: &Value) -> Option<&'a Value> {
     let status = format!("{}/status", key.kind.info().plural);
     let mut calls = case.trace.calls.iter().rev();
     let last =
         calls.find(|call| call.resource == status && call.body["metadata"]["name"] == *key.name)?;
     let code = last.answered.map(|(_, code)| code);
-    matches!(code, Some(400 | 422)).then(|| &last.body["status"])
+    let is_same = |field: &str| last.body["metadata"][field] == object["metadata"][field];
+    let is_it = matches!(code, Some(400 | 422)) && is_same("uid") && is_same("resourceVersion");
+    is_it.then(|| &last.body["status"])
 }
 
 /// A request to reconcile is acknowledged.

@@ -34,7 +34,7 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
     let shops = kinds.filter(|kind| kind.info().plural == "shops");
     for (key, object) in shops.flat_map(|kind| case.store.list(*kind, None)) {
         let is_settled = shop(case, object).or_else(|what| {
-            let is_known = is_status_rejected(case, key);
+            let is_known = is_status_rejected(case, key, object);
             is_known.then_some(()).ok_or(what)
         });
         found.extend(is_settled.err().map(|what| Violation {

@@ -212,25 +212,36 @@ impl<'a> Report<'a> {
             .reconcile
             .map_or(self.call.begun, |one| one.begun);
         let own = &self.foo["metadata"]["name"];
-        // Its patch may be in flight, or the live read of its Foo before the patch.
+        // The next write after a live read of a Foo: a patch takes the place before the read, and a deletion takes none.
+        let goes_on_with = |read: &Call, foo: &str, name: &str| {
+            let mut later = self.case.trace.calls.iter();
+            let next = later.find(|next| {
+                next.who == read.who
+                    && next.begun >= read.begun
+                    && next.resource == "deployments"
+                    && matches!(next.verb, "create" | "patch" | "delete")
+                    && foo_of(self.case, next) == Some(foo)
+            });
+            next.is_none_or(|next| next.verb == "patch" && next.name() == name)
+        };
         let is_starting = |name: &str, states: &[&Value]| {
-            let is_of = |foo: &str| {
-                let mut owners = states
-                    .iter()
-                    .map(|one| &one["metadata"]["ownerReferences"][0]);
-                owners.any(|owner| owner["name"] == foo)
-            };
+            let owners = states
+                .iter()
+                .map(|one| text(&one["metadata"]["ownerReferences"][0]["name"]));
+            let owners: Vec<_> = owners.collect();
             let mut calls = self.case.trace.calls.iter();
             calls.any(|call| {
-                let is_it = match (&*call.resource, call.verb) {
-                    ("deployments", "patch") => call.name() == name,
-                    ("foos", "list") => looked_up(call).is_some_and(|foo| own != foo && is_of(foo)),
+                let is_it = || match (&*call.resource, call.verb, looked_up(call)) {
+                    ("deployments", "patch", _) => call.name() == name,
+                    ("foos", "list", Some(foo)) => {
+                        own != foo && owners.contains(&foo) && goes_on_with(call, foo, name)
+                    }
                     _ => false,
                 };
-                is_it
-                    && call.who == self.call.who
+                call.who == self.call.who
                     && call.begun <= self.call.begun
                     && call.answered.is_none_or(|(at, _)| at >= begun)
+                    && is_it()
             })
         };
         let roll_out = others.filter(|name| {

@@ -182,7 +182,11 @@ fn is_settled(
             .ok_or_else(|| format!("the status is of generation {observed}, not {generation}"))
     });
     // A rejected status is written again after the next change or resync.
-    verdict.or_else(|what| is_status_rejected(case, key).then_some(()).ok_or(what))
+    verdict.or_else(|what| {
+        is_status_rejected(case, key, object)
+            .then_some(())
+            .ok_or(what)
+    })
 }
 
 /// Returns whether the object reports that another owner has an object of a name that it needs, and that is true.
