@@ -168,10 +168,12 @@ impl Front {
         };
         let content_type = header(&head.headers, CONTENT_TYPE.as_str());
         if content_type.contains("cbor") {
-            let words = "the body of the request was in an unknown format - accepted media types include: application/json";
+            let words = "the body of the request was in an unknown format - accepted media types include: application/json, \
+                         application/vnd.kubernetes.protobuf";
             return Ok(status(415, "UnsupportedMediaType", words));
         }
-        if body.is_empty() || content_type != PROTOBUF {
+        let media_type = content_type.split(';').next().unwrap_or_default().trim();
+        if body.is_empty() || media_type != PROTOBUF || head.method == Method::PATCH {
             return self.answer(&head, &body, user, content_type, form);
         }
         match protobuf::decode(&body) {

@@ -96,7 +96,7 @@ pub fn decode(body: &[u8]) -> Result<Value> {
     let (group, version) = api_version
         .split_once('/')
         .unwrap_or(("core", &api_version));
-    let package = group.split('.').next().unwrap_or_default();
+    let package = group.strip_suffix(".k8s.io").unwrap_or(group);
     let name = match &*kind {
         // A client sends it with the version of the objects.
         "DeleteOptions" => "meta/v1.DeleteOptions".to_owned(),
@@ -184,6 +184,9 @@ fn message(name: &str, bytes: &[u8]) -> Result<Map<String, Value>> {
             let (key, value) = entry(of_type, wire.bytes()?)?;
             object.entry(field.name).or_insert_with(|| json!({}))[key] = value;
         } else {
+            if object.contains_key(field.name) {
+                return Err(malformed(&format!("{} occurs twice", field.name)));
+            }
             let value = value(field.of_type, wire)?;
             match value {
                 Value::Object(inner) if field.is_inline => object.extend(inner),
@@ -348,8 +351,13 @@ mod tests {
             let found = decode(&whole[..end]);
             assert!(matches!(found, Err(Undecoded::Malformed(_))), "{found:?}");
         }
-        let unknown = Undecoded::NotModelled("protobuf of v1 Pod".to_owned());
-        assert_eq!(decode(&body("v1", "Pod", b"")), Err(unknown));
+        let twice = [secret.clone(), field(3, b"Opaque"), field(3, b"other")].concat();
+        let found = decode(&body("v1", "Secret", &twice));
+        assert_eq!(found, Err(malformed("type occurs twice")));
+        for (version, kind) in [("v1", "Pod"), ("apps.example.com/v1", "Deployment")] {
+            let unknown = Undecoded::NotModelled(format!("protobuf of {version} {kind}"));
+            assert_eq!(decode(&body(version, kind, b"")), Err(unknown));
+        }
     }
 
     #[test]
