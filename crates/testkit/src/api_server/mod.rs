@@ -32,6 +32,7 @@ mod service;
 mod status;
 mod store;
 mod strategy;
+mod time;
 mod typed;
 mod watch;
 mod write;

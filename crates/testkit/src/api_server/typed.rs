@@ -11,7 +11,7 @@ use k8s_openapi::api::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{Kind, event};
+use super::{Kind, event, time};
 
 /// Parses an object like the API server, or returns the parser's error.
 pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
@@ -29,17 +29,7 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
             }
         }
     }
-    // Go accepts a series without a time.
-    let is_untimed = kind == Kind::Event && {
-        let series = object.get_mut("series").filter(|series| series.is_object());
-        series.is_some_and(|series| {
-            let is_untimed = series["lastObservedTime"].is_null();
-            if is_untimed {
-                series["lastObservedTime"] = "1970-01-01T00:00:00.000000Z".into();
-            }
-            is_untimed
-        })
-    };
+    let times = replace_times(kind, &mut object)?;
     // A missing selector must stay missing, because it is required.
     let has_selector = object["spec"]["selector"].is_object();
     let mut object = match kind {
@@ -62,6 +52,11 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
         }
     }?;
     tidy(&mut object);
+    for (path, time) in times {
+        if let Some(place) = object.pointer_mut(path) {
+            *place = time;
+        }
+    }
     match kind {
         Kind::Lease | Kind::Service if object["spec"].is_null() => {
             object["spec"] = serde_json::json!({});
@@ -98,15 +93,40 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
                 }
             }
         }
-        Kind::Event | Kind::CoreEvent => {
-            if is_untimed {
-                object["series"]["lastObservedTime"] = Value::Null;
-            }
-            object = event::filled(kind, object);
-        }
+        Kind::Event | Kind::CoreEvent => object = event::filled(kind, object),
         _ => {}
     }
     Ok(object)
+}
+
+/// Replaces the times with microseconds by one that the parser of the kind accepts. Go accepts and prints others than this parser.
+/// Returns their paths and values.
+fn replace_times(kind: Kind, object: &mut Value) -> Result<Vec<(&'static str, Value)>, String> {
+    let paths: &[&str] = match kind {
+        Kind::Lease => &["/spec/acquireTime", "/spec/renewTime"],
+        Kind::Event | Kind::CoreEvent => &["/eventTime", "/series/lastObservedTime"],
+        _ => &[],
+    };
+    let mut times = Vec::new();
+    // Go accepts a series without a time.
+    if let Some(series) = object.get_mut("series").and_then(Value::as_object_mut)
+        && kind == Kind::Event
+    {
+        series.entry("lastObservedTime").or_insert(Value::Null);
+    }
+    for path in paths {
+        let Some(place) = object.pointer_mut(path) else {
+            continue;
+        };
+        let time = match &*place {
+            Value::Null if kind == Kind::Event => Value::Null,
+            Value::Null => continue,
+            time => time::micro(time)?,
+        };
+        times.push((*path, time));
+        *place = "1970-01-01T00:00:00.000000Z".into();
+    }
+    Ok(times)
 }
 
 /// Parses a CRD.
