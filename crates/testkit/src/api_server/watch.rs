@@ -161,6 +161,15 @@ impl Watch {
         matches!(self.state, State::Over)
     }
 
+    /// Returns the time of the next poll that returns lines or ends the watch, if nothing is written and the caches do not lag.
+    pub fn due(&self) -> Duration {
+        match self.state {
+            State::Goes => self.bookmark.unwrap_or(Duration::MAX).min(self.end),
+            State::Waits(_, until) => until,
+            State::Lists { .. } | State::Fails(_) | State::Over => Duration::ZERO,
+        }
+    }
+
     /// Returns the lines up to `now`: `{"type":…,"object":…}`.
     pub fn poll(&mut self, store: &Store, server: &Server, now: Now) -> Vec<Value> {
         let mut lines = Vec::new();

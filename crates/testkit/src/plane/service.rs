@@ -5,7 +5,6 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use futures::{Stream, StreamExt as _, stream};
@@ -17,9 +16,6 @@ use serde_json::Value;
 
 use super::{ControlPlane, Scripted, State};
 use crate::api_server::{Answer, Call, User, Watch, describe};
-
-/// Longest time between two looks at the clock of a watch.
-const TICK: Duration = Duration::from_secs(1);
 
 /// Body of a response: complete, or the events of a watch.
 type Answered = UnsyncBoxBody<Bytes, Infallible>;
@@ -127,9 +123,8 @@ impl ControlPlane {
                     if !lines.is_empty() {
                         return Some((lines, (plane, watch, requests, shown)));
                     }
-                    if !watch.is_over() {
-                        drop(tokio::time::timeout(TICK, requests.changed()).await);
-                    }
+                    let quiet = watch.due().saturating_sub(plane.now().since_start);
+                    drop(tokio::time::timeout(quiet, requests.changed()).await);
                 }
             },
         );
