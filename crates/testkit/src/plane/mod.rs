@@ -328,6 +328,52 @@ impl ControlPlane {
             .map(|object| Value::clone(object))
     }
 
+    /// Writes an object without validation, or deletes it: what another client, another version of Kubernetes or a restored backup
+    /// has left. An object that exists keeps its UID, and gets a new version even if nothing changes.
+    pub fn put(&self, resource: &str, namespace: &str, name: &str, object: Option<Value>) {
+        let now = self.now();
+        let mut state = self.state();
+        let kind = state.kind(resource);
+        let kind = kind.unwrap_or_else(|| panic!("no resource {resource}"));
+        let State {
+            store,
+            server,
+            pods,
+            ..
+        } = &mut *state;
+        let key = Key::new(kind, namespace, name);
+        let before = store.get(&key).cloned();
+        if before.is_none() && object.is_none() {
+            return;
+        }
+        let object = object.map(|mut object| {
+            object["apiVersion"] = kind.api_version().into();
+            object["kind"] = kind.info().kind.into();
+            let metadata = &mut object["metadata"];
+            metadata["name"] = name.into();
+            if kind.is_namespaced() {
+                metadata["namespace"] = namespace.into();
+            }
+            let (uid, created) = match &before {
+                Some(before) => {
+                    let metadata = &before["metadata"];
+                    (
+                        metadata["uid"].clone(),
+                        metadata["creationTimestamp"].clone(),
+                    )
+                }
+                None => (store.new_uid().into(), now.seconds().into()),
+            };
+            metadata["uid"] = uid;
+            metadata["creationTimestamp"] = created;
+            object
+        });
+        store.put(now, ADMIN, &key, object);
+        controllers::run(store, server, now, *pods);
+        drop(state);
+        self.shared.requests.send_modify(|count| *count += 1);
+    }
+
     /// Returns all changes of the objects of a resource, the oldest first.
     #[must_use]
     pub fn history(&self, resource: &str) -> Vec<Change> {

@@ -135,6 +135,24 @@ async fn scripted_answers_come_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn another_client_may_have_left_anything() {
+    let plane = plane();
+    let put = |object| {
+        plane.put("shirts.example.com", "default", "a", object);
+        plane.get("shirts.example.com", "default", "a")
+    };
+    assert_eq!(put(None), None);
+    let torn = || put(Some(json!({ "spec": "torn" }))).unwrap();
+    let [first, second] = [torn(), torn()];
+    assert_eq!(first["spec"], "torn");
+    let [before, after] = [&first["metadata"], &second["metadata"]];
+    assert_eq!(before["uid"], after["uid"]);
+    assert_ne!(before["resourceVersion"], after["resourceVersion"]);
+    assert_eq!(put(None), None);
+    assert_eq!(plane.history("shirts.example.com").len(), 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn rules_of_roles_limit_a_user() {
     let plane = plane();
     let role = "
