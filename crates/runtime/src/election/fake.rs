@@ -1,16 +1,17 @@
-//! API server for unit tests, with one Lease and optionally its fencing record. It implements merge patches with an optional
-//! resourceVersion, conflicts, no-op writes and watches. A [`Mood`] makes it fail.
+//! API server of unit tests: a [`ControlPlane`] with one Lease and optionally its fencing record. It collects the requests, and a
+//! [`Mood`] makes it fail.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use crate::config::app::tests::HOLDER_KEY;
-use futures::{Stream, StreamExt as _, stream};
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody};
+use futures::{Stream, StreamExt as _, TryStreamExt as _, future, stream};
+use http::{Method, Request, Response, StatusCode, request::Parts};
+use http_body_util::{BodyExt as _, BodyStream, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Bytes, Frame};
 use kube::client::Body;
+use operator_testkit::{ADMIN, ControlPlane};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::{io, sync::Arc};
-use tokio::sync::watch;
 use tower::{BoxError, service_fn, util::BoxService};
 
 type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
@@ -36,6 +37,10 @@ pub(crate) enum Mood {
 /// Maximum number of requests that get a response between two calls of [`FakeApi::requests`].
 const LIMIT: usize = 10_000;
 
+const NAMESPACE: &str = "n";
+const LEASES: &str = "leases.coordination.k8s.io";
+const ACCOUNTS: &str = "serviceaccounts";
+
 /// Verb of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Verb {
@@ -43,6 +48,8 @@ pub(crate) enum Verb {
     Watch,
     Create,
     Patch,
+    /// Any verb, of a request for the fencing record.
+    OfRecord,
 }
 
 pub(crate) struct Seen {
@@ -52,33 +59,34 @@ pub(crate) struct Seen {
 }
 
 #[derive(Clone)]
-pub(crate) struct FakeApi(Arc<Mutex<State>>);
+pub(crate) struct FakeApi {
+    plane: ControlPlane,
+    state: Arc<Mutex<State>>,
+}
 
 struct State {
     mood: Mood,
-    /// Moods of single verbs. They take precedence over `mood`.
+    /// Moods of single verbs, the latest first. They take precedence over `mood`.
     moods: Vec<(Verb, Mood)>,
-    lease: Option<Value>,
-    record: Option<Value>,
-    /// Status of the response to each request for the record; 0 serves it.
-    refuse_records: u16,
-    changed: watch::Sender<Option<Value>>,
-    version: u64,
     seen: Vec<Seen>,
+    /// Number of stale events, so that each has another time.
+    stale: u32,
 }
 
 impl FakeApi {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Mutex::new(State {
+        let plane = ControlPlane::new();
+        plane.create_namespace(NAMESPACE).unwrap();
+        let state = State {
             mood: Mood::Serves,
             moods: Vec::new(),
-            lease: None,
-            record: None,
-            refuse_records: 0,
-            changed: watch::Sender::new(None),
-            version: 1,
             seen: Vec::new(),
-        })))
+            stale: 0,
+        };
+        Self {
+            plane,
+            state: Arc::new(Mutex::new(state)),
+        }
     }
 
     /// Returns a server whose Lease was released, so that a new replica need not wait.
@@ -92,30 +100,22 @@ impl FakeApi {
     }
 
     pub(crate) fn mood(&self, mood: Mood) {
-        self.0.lock().mood = mood;
+        self.state.lock().mood = mood;
     }
 
     /// Sets the mood for all requests of this verb.
     pub(crate) fn mood_of(&self, verb: Verb, mood: Mood) {
-        self.0.lock().moods.insert(0, (verb, mood));
+        self.state.lock().moods.insert(0, (verb, mood));
     }
 
     /// Writes the Lease's spec as another client.
     pub(crate) fn put(&self, spec: &Value) {
-        let mut state = self.0.lock();
-        let uid = state.lease.as_ref().map_or_else(
-            || json!(format!("u{}", state.version)),
-            |lease| lease["metadata"]["uid"].clone(),
-        );
-        let lease = json!({"metadata": {"name": "l", "uid": uid}, "spec": spec});
-        state.store(lease);
+        let lease = json!({ "spec": spec });
+        self.plane.put(LEASES, NAMESPACE, "l", Some(lease));
     }
 
     pub(crate) fn delete(&self) {
-        let mut state = self.0.lock();
-        state.version += 1;
-        state.lease = None;
-        state.changed.send_replace(None);
+        self.plane.put(LEASES, NAMESPACE, "l", None);
     }
 
     /// Writes the fencing record as another client, or deletes it.
@@ -125,33 +125,21 @@ impl FakeApi {
 
     /// Writes the only fencing record, with this name, as another client, or deletes it.
     pub(crate) fn put_record_named(&self, name: &str, annotations: Option<Value>) {
-        let mut state = self.0.lock();
-        state.version += 1;
-        let version = state.version.to_string();
-        state.record = annotations.map(|annotations| {
-            json!({"metadata": {"name": name, "resourceVersion": version, "annotations": annotations}})
-        });
-    }
-
-    /// Rejects each request for the fencing record with this status; 0 serves it.
-    pub(crate) fn refuse_records(&self, code: u16) {
-        self.0.lock().refuse_records = code;
+        let record = annotations.map(|it| json!({"metadata": {"annotations": it}}));
+        self.plane.put(ACCOUNTS, NAMESPACE, name, record);
     }
 
     /// Returns the leader that the fencing record names.
     pub(crate) fn recorded(&self) -> String {
-        let state = self.0.lock();
-        let metadata = state.record.as_ref().map(|record| &record["metadata"]);
-        let holder = metadata.and_then(|m| m["annotations"][HOLDER_KEY].as_str());
+        let changes = self.plane.history(ACCOUNTS);
+        let record = changes.last().and_then(|last| last.after.as_ref());
+        let holder = record.and_then(|it| it["metadata"]["annotations"][HOLDER_KEY].as_str());
         holder.unwrap_or_default().to_owned()
     }
 
     pub(crate) fn spec(&self) -> Value {
-        self.0
-            .lock()
-            .lease
-            .as_ref()
-            .map_or(Value::Null, |lease| lease["spec"].clone())
+        let lease = self.plane.get(LEASES, NAMESPACE, "l");
+        lease.map_or(Value::Null, |lease| lease["spec"].clone())
     }
 
     pub(crate) fn holder(&self) -> String {
@@ -163,205 +151,103 @@ impl FakeApi {
 
     /// Returns the requests since the last call.
     pub(crate) fn requests(&self) -> Vec<Seen> {
-        std::mem::take(&mut self.0.lock().seen)
+        std::mem::take(&mut self.state.lock().seen)
     }
 
     /// Returns the server as a service, below the layers of a client.
     pub(crate) fn service(&self) -> Service {
         let api = self.clone();
+        let client = api.plane.client(ADMIN);
         BoxService::new(service_fn(move |request| {
-            let api = api.clone();
-            async move { api.serve(request).await }
+            let (api, client) = (api.clone(), client.clone());
+            async move { api.serve(&client, request).await }
         }))
     }
 
-    async fn serve(&self, request: Request<Body>) -> Result<Answer, BoxError> {
-        let (parts, body) = request.into_parts();
+    async fn serve(
+        &self,
+        plane: &kube::Client,
+        request: Request<Body>,
+    ) -> Result<Answer, BoxError> {
+        let (head, body) = request.into_parts();
         let body = body.collect_bytes().await?;
-        let body = serde_json::from_slice(&body).unwrap_or_default();
-        let watches = parts
-            .uri
-            .query()
-            .is_some_and(|query| query.contains("watch=true"));
-        let mood = self.0.lock().mood_for(&parts.method, watches);
-        let answer = match mood {
-            Mood::Serves if watches => streaming(self.0.lock().watch()),
-            Mood::Ends => streaming(self.0.lock().watch().take(1)),
-            Mood::EndsStale => streaming(stream::iter([self.0.lock().released()])),
-            Mood::StaysStale => {
-                let stale = stream::iter([self.0.lock().released()]);
-                streaming(stale.chain(stream::pending()))
+        let mood = self.state.lock().see(&head, &body);
+        let request = Request::from_parts(head, body.into());
+        match mood {
+            Mood::Serves | Mood::Ends => {
+                let frames = if mood == Mood::Ends { 1 } else { usize::MAX };
+                let answer = plane.send(request).await?;
+                Ok(answer.map(|body| {
+                    let body = BodyStream::new(body).take(frames);
+                    UnsyncBoxBody::new(StreamBody::new(body.err_into()))
+                }))
             }
-            Mood::Serves => self
-                .0
-                .lock()
-                .answer(&parts.method, parts.uri.path(), &body)
-                .into(),
-            Mood::Fails(code) => failure(code).into(),
-            Mood::Hangs => Reply::Hangs,
-            Mood::Garbage => Reply::Raw("<html>\n".into()),
-            Mood::Resets => Reply::Resets,
-        };
-        self.0.lock().seen.push(Seen {
-            method: parts.method,
-            uri: parts.uri.to_string(),
-            body,
-        });
-        // A client that sends requests without a pause would prevent paused time from advancing.
-        if self.0.lock().seen.len() > LIMIT {
-            return std::future::pending().await;
+            Mood::EndsStale => Ok(streaming(stream::iter([self.stale()]))),
+            Mood::StaysStale => {
+                let stale = stream::iter([self.stale()]);
+                Ok(streaming(stale.chain(stream::pending())))
+            }
+            Mood::Fails(code) => failure(code),
+            Mood::Hangs => future::pending().await,
+            Mood::Garbage => Ok(Response::new(full("<html>\n"))),
+            Mood::Resets => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
         }
-        let (status, body) = match answer {
-            Reply::Json(status, value) => (status, full(serde_json::to_vec(&value)?)),
-            Reply::Raw(text) => (StatusCode::OK, full(text.into_bytes())),
-            Reply::Stream(body) => (StatusCode::OK, body),
-            Reply::Hangs => std::future::pending().await,
-            Reply::Resets => return Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
-        };
-        Ok(Response::builder().status(status).body(body)?)
     }
-}
 
-enum Reply {
-    Json(StatusCode, Value),
-    Raw(String),
-    Stream(UnsyncBoxBody<Bytes, BoxError>),
-    Hangs,
-    Resets,
-}
-
-impl From<(StatusCode, Value)> for Reply {
-    fn from((status, value): (StatusCode, Value)) -> Self {
-        Self::Json(status, value)
+    /// Returns the event of a release of the Lease.
+    fn stale(&self) -> Value {
+        let lease = self.plane.get(LEASES, NAMESPACE, "l");
+        let mut lease = lease.unwrap_or_default();
+        let mut state = self.state.lock();
+        state.stale += 1;
+        let time = format!("2020-01-01T00:00:00.{:06}Z", state.stale);
+        lease["metadata"]["resourceVersion"] = "1".into();
+        lease["spec"]["holderIdentity"] = "".into();
+        lease["spec"]["leaseDurationSeconds"] = 1.into();
+        lease["spec"]["acquireTime"] = time.as_str().into();
+        lease["spec"]["renewTime"] = time.into();
+        json!({"type": "MODIFIED", "object": lease})
     }
-}
-
-fn full(bytes: Vec<u8>) -> UnsyncBoxBody<Bytes, BoxError> {
-    Full::from(bytes)
-        .map_err(|never| match never {})
-        .boxed_unsync()
-}
-
-fn streaming(events: impl Stream<Item = Value> + Send + 'static) -> Reply {
-    let frames = events.map(|event| Ok(Frame::data(Bytes::from(format!("{event}\n")))));
-    Reply::Stream(StreamBody::new(frames).boxed_unsync())
 }
 
 impl State {
-    fn store(&mut self, mut lease: Value) -> Value {
-        self.version += 1;
-        lease["metadata"]["resourceVersion"] = self.version.to_string().into();
-        self.lease = Some(lease.clone());
-        self.changed.send_replace(Some(lease.clone()));
-        lease
-    }
-
-    fn mood_for(&self, method: &Method, watches: bool) -> Mood {
-        let verb = match *method {
-            Method::GET if watches => Verb::Watch,
+    /// Records a request, and returns the mood in which it is answered.
+    fn see(&mut self, head: &Parts, body: &[u8]) -> Mood {
+        self.seen.push(Seen {
+            method: head.method.clone(),
+            uri: head.uri.to_string(),
+            body: serde_json::from_slice(body).unwrap_or_default(),
+        });
+        // A client that sends requests without a pause would prevent paused time from advancing.
+        if self.seen.len() > LIMIT {
+            return Mood::Hangs;
+        }
+        let query = head.uri.query().unwrap_or_default();
+        let verb = match head.method {
+            Method::GET if query.contains("watch=true") => Verb::Watch,
             Method::GET => Verb::Get,
             Method::POST => Verb::Create,
             _ => Verb::Patch,
         };
-        let of_verb = self.moods.iter().find(|(of, _)| *of == verb);
+        let is_of_record = head.uri.path().contains("/serviceaccounts/");
+        let is_of = |of: Verb| of == verb || is_of_record && of == Verb::OfRecord;
+        let of_verb = self.moods.iter().find(|(of, _)| is_of(*of));
         of_verb.map_or(self.mood, |(_, mood)| *mood)
-    }
-
-    /// Returns the current Lease and each later change.
-    fn watch(&self) -> impl Stream<Item = Value> + use<> {
-        let mut changes = self.changed.subscribe();
-        if self.lease.is_some() {
-            changes.mark_changed();
-        }
-        stream::unfold((changes, None), |(mut changes, last)| async {
-            changes.changed().await.ok()?;
-            let now = changes.borrow_and_update().clone();
-            let event = match (&now, last) {
-                (Some(lease), _) => json!({"type": "MODIFIED", "object": lease}),
-                (None, last) => {
-                    let mut lease: Value = last.unwrap_or(json!({"metadata": {"name": "l"}}));
-                    let version = &mut lease["metadata"]["resourceVersion"];
-                    let before: Option<u64> = version.as_str().and_then(|it| it.parse().ok());
-                    *version = json!(before.map(|before| (before + 1).to_string()));
-                    json!({"type": "DELETED", "object": lease})
-                }
-            };
-            Some((event, (changes, now)))
-        })
-    }
-
-    fn released(&mut self) -> Value {
-        self.version += 1;
-        let mut lease = self.lease.clone().unwrap_or_default();
-        lease["metadata"]["resourceVersion"] = "1".into();
-        lease["spec"]["holderIdentity"] = "".into();
-        lease["spec"]["leaseDurationSeconds"] = 1.into();
-        let now = format!("2020-01-01T00:00:00.{:06}Z", self.version % 1_000_000);
-        lease["spec"]["acquireTime"] = now.as_str().into();
-        lease["spec"]["renewTime"] = now.into();
-        json!({"type": "MODIFIED", "object": lease})
-    }
-
-    fn answer(&mut self, method: &Method, path: &str, body: &Value) -> (StatusCode, Value) {
-        if let Some((_, name)) = path.rsplit_once("/serviceaccounts/") {
-            return self.answer_record(name, method, body);
-        }
-        let named = path.ends_with("/leases/l");
-        match (method, self.lease.clone()) {
-            (&Method::GET, Some(lease)) if named => (StatusCode::OK, lease),
-            (&Method::GET, None) if named => failure(404),
-            (&Method::POST, None) if path.ends_with("/leases") => {
-                let mut lease = body.clone();
-                lease["metadata"]["uid"] = format!("u{}", self.version).into();
-                (StatusCode::CREATED, self.store(lease))
-            }
-            (&Method::POST, Some(_)) if path.ends_with("/leases") => failure(409),
-            (&Method::PATCH, Some(old)) if named => {
-                let condition = &body["metadata"]["resourceVersion"];
-                if !condition.is_null() && *condition != old["metadata"]["resourceVersion"] {
-                    return failure(409);
-                }
-                let mut new = old.clone();
-                json_patch::merge(&mut new, body);
-                let transitions = &body["spec"]["leaseTransitions"];
-                if transitions.as_i64().is_some_and(|number| number < 0) {
-                    return failure(422);
-                }
-                if new["spec"] == old["spec"] {
-                    (StatusCode::OK, old)
-                } else {
-                    (StatusCode::OK, self.store(new))
-                }
-            }
-            _ => failure(405),
-        }
-    }
-
-    fn answer_record(&mut self, name: &str, method: &Method, body: &Value) -> (StatusCode, Value) {
-        if self.refuse_records != 0 {
-            return failure(self.refuse_records);
-        }
-        let Some(record) = self
-            .record
-            .as_mut()
-            .filter(|it| it["metadata"]["name"] == name)
-        else {
-            return failure(404);
-        };
-        if method == Method::PATCH {
-            if body["metadata"]["resourceVersion"] != record["metadata"]["resourceVersion"] {
-                return failure(409);
-            }
-            json_patch::merge(record, body);
-            self.version += 1;
-            record["metadata"]["resourceVersion"] = self.version.to_string().into();
-        }
-        (StatusCode::OK, record.clone())
     }
 }
 
-fn failure(code: u16) -> (StatusCode, Value) {
+fn full(body: impl Into<Bytes>) -> UnsyncBoxBody<Bytes, BoxError> {
+    UnsyncBoxBody::new(Full::new(body.into()).map_err(|never| match never {}))
+}
+
+fn streaming(events: impl Stream<Item = Value> + Send + 'static) -> Answer {
+    let frames = events.map(|event| Ok(Frame::data(Bytes::from(format!("{event}\n")))));
+    Response::new(UnsyncBoxBody::new(StreamBody::new(frames)))
+}
+
+fn failure(code: u16) -> Result<Answer, BoxError> {
     let reason = if code == 404 { "NotFound" } else { "Test" };
     let status = json!({"kind": "Status", "status": "Failure", "code": code, "message": "a bad day", "reason": reason});
-    (StatusCode::from_u16(code).unwrap_or_default(), status)
+    let answer = Response::builder().status(StatusCode::from_u16(code)?);
+    Ok(answer.body(full(status.to_string()))?)
 }

@@ -49,6 +49,7 @@ async fn send(client: &Client, method: Method, uri: &str) -> kube::Result<()> {
     let request = Request::builder()
         .method(method)
         .uri(uri)
+        .header("content-type", "application/json")
         .body(Body::empty())
         .unwrap();
     client.send(request).await.map(drop)

@@ -38,10 +38,10 @@ fn guarded_at(
     let clock = Clock::from_fn(move || start.elapsed());
     let host = Host::new(clock, now, || 0, []);
     let guard = LeaseGuardLayer::new(host, TIMEOUT, DURATION);
-    let client = ClientBuilder::new(api.service(), "default")
+    let client = ClientBuilder::new(api.service(), "n")
         .with_layer(&guard)
         .build();
-    (guard, Api::namespaced(client, "default"))
+    (guard, Api::namespaced(client, "n"))
 }
 
 /// Returns the lock of the candidate `a`.
@@ -51,7 +51,7 @@ fn lock_of_a(leases: Api<Lease>) -> LeaseLock {
         lease_name: "l".into(),
         lease_ttl: DURATION,
     };
-    LeaseLock::new(leases.into_client(), "default", params)
+    LeaseLock::new(leases.into_client(), "n", params)
 }
 
 fn held(renewed: &str) -> Value {
@@ -257,7 +257,7 @@ async fn h5_a_response_older_than_the_watch_is_ignored() {
         if is_there {
             api.put(&held("2020-01-01T00:00:00.000000Z"));
         }
-        let watched_lease = json!({"metadata": {"resourceVersion": "9"}, "spec": held("2020-01-01T00:00:01.000000Z")});
+        let watched_lease = json!({"metadata": {"resourceVersion": "999"}, "spec": held("2020-01-01T00:00:01.000000Z")});
         let watched_lease: Lease = serde_json::from_value(watched_lease).unwrap();
         let (guard, _) = guarded(&api);
         let service = {
@@ -271,8 +271,8 @@ async fn h5_a_response_older_than_the_watch_is_ignored() {
                 api.service().oneshot(request)
             })
         };
-        let client = ClientBuilder::new(service, "default").with_layer(&guard);
-        let lock = lock_of_a(Api::namespaced(client.build(), "default"));
+        let client = ClientBuilder::new(service, "n").with_layer(&guard);
+        let lock = lock_of_a(Api::namespaced(client.build(), "n"));
         let attempt = lock.try_acquire_or_renew().await;
         assert_eq!(attempt.is_ok(), is_taken, "{attempt:?}");
         let Err(overtaken) = attempt else { continue };

@@ -214,12 +214,12 @@ async fn h20_a_record_that_disappears_under_a_short_lease_is_reported() {
 #[tokio::test(start_paused = true)]
 async fn an_unwritable_fencing_record_does_not_prevent_leadership() {
     let api = FakeApi::released();
-    api.refuse_records(500);
+    api.mood_of(Verb::OfRecord, Mood::Fails(500));
     let mut a = Replica::run(&api, "a");
     a.leads(true, SOON).await;
     advance(LEASE * 4).await;
     assert_eq!(a.id(), Some(1));
-    api.refuse_records(0);
+    api.mood_of(Verb::OfRecord, Mood::Serves);
     api.put_record(Some(json!({})));
     advance(RETRY * 2).await;
     timeout(RETRY * 2, async {
@@ -345,7 +345,9 @@ async fn r4d_a_record_is_written_when_its_webhook_has_timed_out() {
 /// Any response to the assertion, and a policy that rejects every write.
 #[tokio::test(start_paused = true)]
 async fn h14_requests_for_the_record_are_limited() {
-    for refused in [0, 401, 409, 429, 500] {
+    let mut moods = vec![Mood::Serves];
+    moods.extend([401, 409, 429, 500].map(Mood::Fails));
+    for mood in moods {
         for is_rejected in [false, true] {
             let api = FakeApi::released();
             api.put_record(Some(json!({})));
@@ -363,7 +365,7 @@ async fn h14_requests_for_the_record_are_limited() {
             };
             let mut a = Replica::behind(&api, "a", (LEASE, DEADLINE, RETRY), happens);
             a.leads(true, RETRY * 2).await;
-            api.refuse_records(refused);
+            api.mood_of(Verb::OfRecord, mood);
             api.requests();
             for _ in 0..6000 {
                 if is_rejected {
@@ -377,13 +379,13 @@ async fn h14_requests_for_the_record_are_limited() {
                 .filter(|seen| seen.uri.contains("l-fencing"));
             let of_record = of_record.count();
             println!(
-                "{refused} {is_rejected}: {} requests, {of_record} of them",
+                "{mood:?} {is_rejected}: {} requests, {of_record} of them",
                 requests.len()
             );
             assert!(of_record > 5, "it goes on trying");
             assert!(
                 requests.len() <= PER_MINUTE,
-                "{refused} {is_rejected}: {}",
+                "{mood:?} {is_rejected}: {}",
                 requests.len()
             );
             assert_eq!(a.id(), Some(1));
