@@ -138,7 +138,7 @@ pub fn of(
     for (type_, verdict) in TYPES.into_iter().zip(verdicts) {
         conditions.extend(verdict.map(|it| {
             let said = (it.status, it.reason, it.message);
-            let before = if type_ == STALLED {
+            let before = if type_ == STALLED && !said.0 {
                 failing
             } else {
                 &old.conditions

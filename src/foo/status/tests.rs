@@ -497,3 +497,20 @@ fn a_failure_that_may_end_stalls_after_a_minute() {
     let status = of(&foo().view, None, Some(&rejected), NOW).unwrap();
     assert_eq!(conditions(&status)[2], "Stalled=True DeploymentRejected");
 }
+
+/// A Foo that is still stalled after a change of its spec has been stalled since the same time.
+#[test]
+fn a_change_does_not_date_a_stalled_foo_anew() {
+    let mut foo = foo();
+    for (at, error) in [
+        (0, ApiError::Rejected("words".to_owned()).into()),
+        (1, Error::InvalidSpec("words".to_owned())),
+    ] {
+        let now = NOW + k8s_openapi::jiff::SignedDuration::from_secs(at);
+        foo.view.status = of(&foo.view, None, Some(&error), now).unwrap();
+        foo.view.generation += 1;
+        let stalled = &foo.view.status.conditions[2];
+        assert_eq!(stalled.reason, error.name());
+        assert_eq!(stalled.last_transition_time, Time(NOW));
+    }
+}

@@ -595,15 +595,17 @@ fn counts<'a>(deployment: &Value, name: &'a str) -> Counts<'a> {
 
 /// Returns the condition whose time has changed although its status has not.
 fn moved<'a>(before: &Value, after: &'a Value) -> Option<&'a str> {
-    let is_moved = |now: &&Value| {
-        conditions(before).any(|was| {
-            let is_same = |field: &str| was[field] == now[field];
-            // A change of the Foo starts the time until it stalls again.
-            let is_new = now["type"] == "Stalled" && !is_same("observedGeneration");
-            is_same("type") && is_same("status") && !is_same("lastTransitionTime") && !is_new
-        })
-    };
-    conditions(after).find(is_moved)?["type"].as_str()
+    let mut after = conditions(after);
+    after.find(|now| conditions(before).any(|was| is_moved(was, now)))?["type"].as_str()
+}
+
+/// Returns whether these are the same condition with the same status, at another time.
+pub fn is_moved(was: &Value, now: &Value) -> bool {
+    let is_same = |field: &str| was[field] == now[field];
+    // A change of the object starts the time until it stalls again.
+    let is_begun_again =
+        now["type"] == "Stalled" && now["status"] == "False" && !is_same("observedGeneration");
+    is_same("type") && is_same("status") && !is_same("lastTransitionTime") && !is_begun_again
 }
 
 /// Returns the condition whose status has changed although its time has not. Counts only a time that the same process set, with

@@ -17,6 +17,7 @@ use super::{
     events,
     hindered::is_hindered,
     leader, made, named, rates, sizes,
+    statuses::is_moved,
     works::{SOON, holds},
 };
 
@@ -266,12 +267,8 @@ fn is_dated_otherwise(before: &Value, after: &Value) -> Option<String> {
     let conditions = |object: &Value| object["status"]["conditions"].as_array().cloned();
     let before = conditions(before).unwrap_or_default();
     let after = conditions(after).unwrap_or_default();
-    let other = after.iter().find(|new| {
-        before.iter().any(|old| {
-            let is_same = |field: &str| old[field] == new[field];
-            is_same("type") && is_same("status") && !is_same("lastTransitionTime")
-        })
-    });
+    let is_other = |new: &&Value| before.iter().any(|old| is_moved(old, new));
+    let other = after.iter().find(is_other);
     other.map(|it| text(&it["type"]).to_owned())
 }
 
