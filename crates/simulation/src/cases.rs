@@ -57,7 +57,10 @@ impl Programs {
 
     /// Returns the operator of this name alone.
     pub(super) fn only(&self, name: &str) -> Option<Self> {
-        let main = self.all().find(|program| program.app().name == name)?;
+        // A `Subject` may have the name of the main operator, which needs no choice.
+        let others = self.others.iter().map(|(_, program)| *program);
+        let mut all = others.chain([self.main]);
+        let main = all.find(|program| program.app().name == name)?;
         Some(Self {
             main,
             others: Vec::new(),

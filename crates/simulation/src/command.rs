@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    mem,
     process::ExitCode,
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
     thread,
@@ -17,7 +18,7 @@ use super::{
     one_fault,
     plan::Plan,
     responses, scripts, seeds,
-    shrink::{shrink, source},
+    shrink::{as_arguments, shrink, source},
     subject::Operator,
 };
 
@@ -75,6 +76,12 @@ fn single(arguments: &ArgMatches) -> Option<ExitCode> {
         return Some(report(&plan, None, false));
     }
     if let Some(parts) = arguments.get_one::<String>("mutants") {
+        if !programs().is_of_repository {
+            eprintln!(
+                "--mutants takes out protections of operator-runtime, in its repository: make mutants"
+            );
+            return Some(ExitCode::FAILURE);
+        }
         return Some(exit(mutants::run(parts)));
     }
     if let Some(name) = arguments.get_one::<String>("case") {
@@ -220,16 +227,11 @@ fn twice(seed: u64) -> Vec<Violation> {
     let one = format!("{plan}{lines}\n{}\n", world.trace.records());
     let program = std::env::current_exe().unwrap();
     let mut other = std::process::Command::new(program);
-    let other = other
-        .args([
-            "--twice",
-            "--program",
-            programs().main.app().name,
-            "--seed",
-            &seed.to_string(),
-        ])
-        .output()
-        .unwrap();
+    other.args(["--twice", "--seed", &seed.to_string()]);
+    if !programs().is_of_repository {
+        other.args(["--program", programs().main.app().name]);
+    }
+    let other = other.output().unwrap();
     let other = String::from_utf8(other.stdout).unwrap();
     let mut both = one.lines().zip(other.lines());
     let what = match both.find(|(one, other)| one != other) {
@@ -269,7 +271,7 @@ fn arguments() -> Command {
                 .long("shrink")
                 .value_name("INVARIANT")
                 .requires("seed")
-                .help("Print, as Rust, the shortest plan that is left of it that violates this invariant"),
+                .help("Print the shortest plan that is left of it that violates this invariant"),
         )
         .arg(number("seeds", "Judge so many seeds [default: 1000]").value_parser(value_parser!(u64).range(1..)))
         .arg(number("from", "From this one on [default: 1]"))
@@ -326,8 +328,8 @@ fn report(plan: &Plan, invariant: Option<&str>, is_whole: bool) -> ExitCode {
     exit(found.is_empty())
 }
 
-/// Shrinks a plan for each violated invariant, or only for `invariant`. Returns the source of each shortest plan that still
-/// violates it in the same way.
+/// Shrinks a plan for each violated invariant, or only for `invariant`. Returns each shortest plan that still violates it in the
+/// same way: as the source of a regression case, or else as text.
 fn shortest(plan: &Plan, invariant: Option<&str>) -> Vec<String> {
     let (mut found, _) = examine(plan);
     found.retain(|violation| invariant.is_none_or(|invariant| violation.invariant == invariant));
@@ -337,12 +339,24 @@ fn shortest(plan: &Plan, invariant: Option<&str>) -> Vec<String> {
         eprintln!("nothing of the kind is violated");
     }
     let sources = found.iter().map(|violation| {
-        let least = shrink(plan, violation, &|plan| examine(plan).0);
+        let mut least = shrink(plan, violation, &|plan| examine(plan).0);
+        if !plan.program.has_regression_cases() {
+            // The arguments of a seed only leave out steps.
+            let steps = mem::take(&mut least.steps);
+            least = Plan {
+                steps,
+                ..plan.clone()
+            };
+        }
         let (found, _) = examine(&least);
         let mut its = found.iter();
         let why = its.find(|other| other.is_like(violation));
         let why = why.map_or_else(String::new, ToString::to_string);
-        source(&least, &format!("seed_{}", plan.seed), &why)
+        if plan.program.has_regression_cases() {
+            return source(&least, &format!("seed_{}", plan.seed), &why);
+        }
+        let arguments = as_arguments(&least).unwrap_or_default();
+        format!("{least}{VIOLATED}{why}\n{arguments}")
     });
     sources.collect()
 }

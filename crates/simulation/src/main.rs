@@ -3,6 +3,11 @@
 
 use std::process::ExitCode;
 
+/// The operator of Foos, without the users and judges of this crate for it.
+#[allow(dead_code, reason = "a program of its own")]
+#[path = "../examples/foo.rs"]
+mod foo;
+
 /// Example of the runtime with a finalizer and a Secret that it reads.
 #[allow(dead_code, reason = "a program of its own")]
 #[path = "../examples/relay.rs"]
@@ -13,5 +18,6 @@ mod relay;
 mod bucket;
 
 fn main() -> ExitCode {
-    operator_simulation::command::of_repository([relay::operator(), bucket::operator()])
+    let others = [relay::operator(), bucket::operator(), foo::operator()];
+    operator_simulation::command::of_repository(others)
 }

@@ -57,6 +57,11 @@ pub trait Program: fmt::Debug + Send + Sync {
     /// Prepares the cluster, before the CRDs are installed.
     fn prepare(&self, _: &mut Store, _: Now) {}
 
+    /// Returns whether its plans may be kept as regression cases, in [`found`](crate::found).
+    fn has_regression_cases(&self) -> bool {
+        true
+    }
+
     /// Returns whether the fencing component may be installed.
     fn has_fencing(&self) -> bool {
         false

@@ -74,6 +74,21 @@ fn without(steps: &[Step], range: std::ops::Range<usize>) -> Vec<Step> {
         .collect()
 }
 
+/// Returns the arguments that run the plan of a seed without the steps that this plan lacks, if it is one.
+pub fn as_arguments(plan: &Plan) -> Option<String> {
+    let of_seed = Plan::of(plan.program, plan.seed);
+    let text = |step: &Step| format!("{step:?}");
+    let mut kept = plan.steps.iter().map(text).peekable();
+    let steps = of_seed.steps.iter().enumerate();
+    let left_out = steps.filter_map(|(number, step)| {
+        let is_kept = kept.next_if_eq(&text(step)).is_some();
+        (!is_kept).then(|| number.to_string())
+    });
+    let left_out: Vec<_> = left_out.collect();
+    let is_of_seed = kept.peek().is_none() && (plan.rest, plan.end) == (of_seed.rest, of_seed.end);
+    is_of_seed.then(|| format!("--seed {} --without {}", plan.seed, left_out.join(",")))
+}
+
 /// Returns the plan as a case for `found`, in Rust that is not formatted.
 pub fn source(plan: &Plan, name: &str, why: &str) -> String {
     let Plan {

@@ -14,9 +14,11 @@ use super::{
     judge::{Violation, examine, holder, judge},
     mutants,
     one_fault::{self, with_and_without},
-    plan::{Action, Fault, Machine, Plan, Settings, Step, What},
+    plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, What},
+    program::Program as _,
     responses, scripts, seeds,
-    shrink::{shrink, source},
+    shrink::{as_arguments, shrink, source},
+    subject::{Operator, Subject, Verdict, View},
     trace::{Call, End, Life},
     users::{Deed, LEASE, LEASE_NAMESPACE},
     world::{FOOS, World},
@@ -419,13 +421,73 @@ fn i9_a_lease_that_was_cleared_once_excuses_nothing_later() {
     assert_eq!(found_by("I9", &run(&plan)).len(), 1);
 }
 
-/// The README contains the whole simulation of an operator. Neither example needs more than 150 lines.
+/// An operator of an author, whose desired state is never reached.
+struct Unreached;
+
+impl Subject for Unreached {
+    type Object = foo_controller::api::Foo;
+
+    fn settled(&self, _: &Self::Object, _: &View<'_>) -> Verdict {
+        Err("it is not as it should be".to_owned())
+    }
+}
+
+fn of_an_author() -> &'static Operator {
+    let operator = Operator::new(&foo_controller::APP, |program, place| {
+        Foo.build(program, place);
+    });
+    Box::leak(Box::new(
+        operator.subject(foo_controller::api::crd(), Unreached),
+    ))
+}
+
+/// The arguments that are printed for a shrunk plan of a seed run the same plan. The plan of a script has none.
+#[test]
+fn the_arguments_of_a_shrunk_plan_lead_to_it() {
+    let program = of_an_author();
+    let mut plan = Plan::of(program, 3);
+    let steps = plan.steps.into_iter().enumerate();
+    let kept = steps.filter(|(number, _)| number % 3 > 0);
+    plan.steps = kept.map(|(_, step)| step).collect();
+    let arguments = as_arguments(&plan).unwrap();
+    let (seed, left_out) = arguments.split_once(" --without ").unwrap();
+    assert_eq!(seed, "--seed 3");
+    let left_out: Vec<usize> = left_out.split(',').map(|it| it.parse().unwrap()).collect();
+    let mut again = Plan::of(program, 3);
+    let mut number = 0..;
+    again
+        .steps
+        .retain(|_| number.next().is_none_or(|it| !left_out.contains(&it)));
+    assert_eq!(again.to_string(), plan.to_string());
+    for script in program.scripts() {
+        assert_eq!(as_arguments(&script.plan), None, "{}", script.name);
+    }
+}
+
+/// A list that a fault spoils is sent again, which is no second watch.
+#[test]
+fn i11_a_spoilt_list_is_sent_again() {
+    let mut plan = of_an_author().scripts().remove(0).plan;
+    let fault = Fault::Call {
+        of: Calls::of("stream", "foos"),
+        nth: Some(1),
+        happens: Happens::refused(500, None),
+    };
+    plan.fault(Duration::ZERO, fault, Duration::ZERO);
+    let world = run(&plan);
+    let mut calls = world.trace.calls.iter();
+    assert!(calls.any(|call| call.resource == "foos" && call.is_spoilt()));
+    assert_eq!(found_by("I11", &world), []);
+}
+
+/// The README contains the whole simulation of an operator. No example needs more than 150 lines.
 #[test]
 fn an_operator_is_simulated_in_150_lines() {
     let relay = include_str!("../examples/relay.rs");
     let bucket = include_str!("../examples/bucket/main.rs");
+    let foo = include_str!("../examples/foo.rs");
     assert!(include_str!("../README.md").contains(relay));
-    for example in [relay, bucket] {
+    for example in [relay, bucket, foo] {
         assert!(example.lines().count() <= 150);
     }
 }

@@ -119,6 +119,10 @@ impl Program for Operator {
         judge::subject::judge(self, case, found);
     }
 
+    fn has_regression_cases(&self) -> bool {
+        false
+    }
+
     fn scripts(&'static self) -> Vec<Script> {
         users::scripts(self)
     }
