@@ -4,6 +4,7 @@
 //! variable selects the active mutants. The shipped code has neither. The copy and its build are below the build directory.
 
 use std::{
+    collections::BTreeMap,
     fmt, fs, iter,
     path::{Path, PathBuf},
     process::Command,
@@ -55,9 +56,9 @@ pub struct Mutant {
     /// Names of mutants that are active with it.
     #[serde(default)]
     pub with: Vec<String>,
-    /// Other operators whose seeds must find it as well.
+    /// Operators with a [`Subject`](crate::Subject) whose seeds must find it as well, and by which invariants.
     #[serde(default)]
-    pub programs: Vec<String>,
+    pub programs: BTreeMap<String, String>,
 }
 
 /// Replacement of an expression or a statement.
@@ -121,15 +122,24 @@ pub fn run(parts: &str) -> bool {
     let chosen = all.iter().enumerate();
     let is_chosen = |mutant: &Mutant| parts.split('|').any(|part| mutant.name.contains(part));
     for (number, mutant) in chosen.filter(|(_, mutant)| is_chosen(mutant)) {
-        let Mutant { name, with, .. } = mutant;
+        let Mutant {
+            name,
+            finder,
+            with,
+            programs,
+            ..
+        } = mutant;
         let with = with
             .iter()
             .map(|name| all.iter().position(|other| other.name == *name));
         let numbers = iter::once(number).chain(with.map(Option::unwrap));
         let numbers: Vec<_> = numbers.map(|number| number.to_string()).collect();
-        let others = mutant.programs.iter();
-        let others = others.map(|name| (vec![format!("--program={name}")], &[OF_ONE][..]));
-        for (operator, runs) in iter::once((Vec::new(), &RUNS[..])).chain(others) {
+        let others = programs.iter().map(|(name, finder)| {
+            let operator = vec![format!("--program={name}")];
+            (operator, &[OF_ONE][..], finder)
+        });
+        let of_all = (Vec::new(), &RUNS[..], finder);
+        for (operator, runs, finder) in iter::once(of_all).chain(others) {
             let all = Runs {
                 program: &program,
                 operator: &operator,
@@ -137,7 +147,7 @@ pub fn run(parts: &str) -> bool {
                 folder: &folder,
             };
             tried += 1;
-            if !all.find(mutant, runs) {
+            if !all.find((name, finder), runs) {
                 missed.push(name.clone());
             }
         }
@@ -167,9 +177,8 @@ impl Runs<'_> {
         violation(self.program, &arguments, &numbers.join(","), self.folder)
     }
 
-    /// Prints whether these runs find the mutant as specified, and returns it.
-    fn find(&self, mutant: &Mutant, runs: &[&str]) -> bool {
-        let Mutant { name, finder, .. } = mutant;
+    /// Prints whether one of these invariants finds the mutant in these runs, and returns it.
+    fn find(&self, (name, finder): (&str, &str), runs: &[&str]) -> bool {
         let begun = Instant::now();
         let mut runs = runs.iter();
         let found =

@@ -51,6 +51,26 @@ fn each_invariant_finds_a_mutant() {
     assert_eq!(idle, [""; 0]);
 }
 
+/// The documentation has a table of the mutants that several operators must find, with their finders.
+#[test]
+fn the_table_of_mutants_has_their_finders() {
+    let readme = fs::read_to_string(mutants::root().join("tests/README.md")).unwrap();
+    let mut mutants = mutants::all();
+    mutants.retain(|mutant| mutant.programs.len() > 1);
+    for mutants::Mutant {
+        name,
+        finder,
+        programs,
+        ..
+    } in mutants
+    {
+        let operators = ["foo-controller", "relay-operator", "bucket-operator"];
+        let by = operators.map(|it| programs.get(it).map_or("(has none)", |by| by));
+        let row = format!("| {name} | {finder} | {} |\n", by.join(" | "));
+        assert!(readme.contains(&row), "{row}");
+    }
+}
+
 /// Finds mutants that no longer compile, without running them.
 #[test]
 fn mutants_compile() {
