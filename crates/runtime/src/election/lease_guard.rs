@@ -31,6 +31,7 @@ use k8s_openapi::{
 };
 use kube::client::Body;
 use parking_lot::Mutex;
+use serde::Deserialize as _;
 use serde_json::Value;
 use std::{sync::Arc, time::Duration};
 use tower::{BoxError, Layer, Service};
@@ -127,6 +128,8 @@ struct Seen {
     deadline: Duration,
     /// Time in the last write.
     dated: Timestamp,
+    /// Whether the API server rejects `acquireTime` as it is stored: Go prints years that it does not parse.
+    has_invalid_date: bool,
     /// Whether a write has no response yet.
     writing: bool,
     record: Option<FencingRecordState>,
@@ -275,8 +278,11 @@ impl LeaseGuardLayer {
     fn parse(&self, body: &[u8]) -> Result<(Lease, Record), serde_json::Error> {
         let mut lease: Value = serde_json::from_slice(body)?;
         let spec = lease.as_object_mut().and_then(|lease| lease.remove("spec"));
+        let spec = spec.unwrap_or_default();
+        let acquired = Option::<MicroTime>::deserialize(&spec["acquireTime"]);
+        self.seen.0.lock().has_invalid_date = acquired.is_err();
         let lease: Lease = serde_json::from_value(lease)?;
-        let record = self.record_of(&lease, &spec.unwrap_or_default());
+        let record = self.record_of(&lease, &spec);
         Ok((lease, record))
     }
 
@@ -328,11 +334,21 @@ impl LeaseGuardLayer {
         } else if let Some(spec) = write["spec"].as_object_mut() {
             spec.retain(|field, _| !HOLDER_FIELDS.contains(&field.as_str()));
         }
-        self.seen.0.lock().writing = true;
+        let has_invalid_date = {
+            let mut seen = self.seen.0.lock();
+            seen.writing = true;
+            seen.has_invalid_date
+        };
         let date = serde_json::to_value(MicroTime(self.date()))?;
-        for field in DATES {
-            if let Some(field) = write["spec"].get_mut(field) {
-                *field = date.clone();
+        if let Some(spec) = write["spec"].as_object_mut() {
+            // A renewal does not contain `acquireTime`, but the API server checks the whole Lease.
+            if has_invalid_date && matches!(call, Call::Patch { .. }) {
+                spec.insert("acquireTime".to_owned(), Value::Null);
+            }
+            for field in DATES {
+                if let Some(field) = spec.get_mut(field) {
+                    *field = date.clone();
+                }
             }
         }
         let body = Body::from(serde_json::to_vec(&write)?);

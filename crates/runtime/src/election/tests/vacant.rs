@@ -203,6 +203,9 @@ fn anything() -> impl Strategy<Value = Value> {
     let valid_time = prop_oneof![
         Just(json!("9999-12-31T23:59:59.999999Z")),
         Just(json!("0000-01-01T00:00:00.000000Z")),
+        // In UTC, the years 10000 and -1.
+        Just(json!("9999-12-31T23:59:59.999999-00:01")),
+        Just(json!("0000-01-01T00:00:00.000000+00:01")),
         Just(json!("2020-01-01T00:00:00.000000Z")),
         Just(json!(null)),
     ];
@@ -219,7 +222,8 @@ fn anything() -> impl Strategy<Value = Value> {
         Just(json!(["b"])),
     ];
     let others = (holder, number.clone(), number, time.clone(), time);
-    // A renewal changes only a part of the Lease, and the API server validates all of it. So the rest is valid.
+    // A replica renews its own Lease with a patch of two fields. The API server validates the whole Lease, so the other fields must
+    // be valid here.
     let valid_number = |least: i32| {
         prop_oneof![
             (least..=i32::MAX).prop_map(Value::from),
