@@ -48,7 +48,7 @@ pub(crate) enum Verb {
     Watch,
     Create,
     Patch,
-    /// Any verb, of a request for the fencing record.
+    /// A request for the fencing record, with any verb.
     OfRecord,
 }
 
@@ -69,7 +69,7 @@ struct State {
     /// Moods of single verbs, the latest first. They take precedence over `mood`.
     moods: Vec<(Verb, Mood)>,
     seen: Vec<Seen>,
-    /// Number of stale events, so that each has another time.
+    /// Number of stale events sent. It gives each event a different time.
     stale: u32,
 }
 
@@ -176,7 +176,9 @@ impl FakeApi {
         match mood {
             Mood::Serves | Mood::Ends => {
                 let frames = if mood == Mood::Ends { 1 } else { usize::MAX };
+                let is_review = request.uri().path().contains("reviews");
                 let answer = plane.send(request).await?;
+                assert!(is_review || answer.status() != 501, "not modelled");
                 Ok(answer.map(|body| {
                     let body = BodyStream::new(body).take(frames);
                     UnsyncBoxBody::new(StreamBody::new(body.err_into()))
@@ -194,7 +196,7 @@ impl FakeApi {
         }
     }
 
-    /// Returns the event of a release of the Lease.
+    /// Returns a watch event with an old version of the Lease, in which it is released.
     fn stale(&self) -> Value {
         let lease = self.plane.get(LEASES, NAMESPACE, "l");
         let mut lease = lease.unwrap_or_default();

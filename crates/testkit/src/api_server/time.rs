@@ -12,11 +12,11 @@ static LAYOUT: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(layout).unwrap()
 });
 
-/// Calendars repeat after so many years.
+/// The Gregorian calendar repeats every 400 years.
 const CYCLE: i16 = 400;
 
-/// Returns a time as the API server prints it: in UTC, and the zero time as null. The year may be -1 or 10000, which the API server
-/// prints but does not accept.
+/// Parses a time. Returns the text that the API server prints: in UTC, or null for Go's zero time. An offset can move the year to -1
+/// or 10000. The API server prints such a year, but rejects it in a request.
 pub fn micro(time: &Value) -> Result<Value, String> {
     let text = time.as_str();
     let text = text.ok_or_else(|| format!("cannot unmarshal {time} into a string"))?;
@@ -34,7 +34,7 @@ fn parse(text: &str) -> Option<Value> {
     }
     let ahead = SignedDuration::from_mins(i64::from(hours) * 60 + i64::from(minutes));
     let ahead = if part(8) == "-" { -ahead } else { ahead };
-    // An earlier cycle is in the range of the calendar.
+    // jiff has no year 10000.
     let year = part(1).parse::<i16>().ok()? - CYCLE;
     let local = DateTime::new(
         year,

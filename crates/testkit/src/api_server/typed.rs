@@ -99,8 +99,8 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
     Ok(object)
 }
 
-/// Replaces the times with microseconds by one that the parser of the kind accepts. Go accepts and prints others than this parser.
-/// Returns their paths and values.
+/// Parses each `MicroTime` like Go, and puts a placeholder in its place, because k8s-openapi parses times differently. Returns the
+/// path and the parsed value of each.
 fn replace_times(kind: Kind, object: &mut Value) -> Result<Vec<(&'static str, Value)>, String> {
     let paths: &[&str] = match kind {
         Kind::Lease => &["/spec/acquireTime", "/spec/renewTime"],

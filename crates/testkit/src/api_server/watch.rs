@@ -161,7 +161,7 @@ impl Watch {
         matches!(self.state, State::Over)
     }
 
-    /// Returns the time of the next poll that returns lines or ends the watch, if nothing is written and the caches do not lag.
+    /// Returns when the watch next sends a bookmark, fails or ends, if nothing is written and the caches do not lag.
     pub fn due(&self) -> Duration {
         match self.state {
             State::Goes => self.bookmark.unwrap_or(Duration::MAX).min(self.end),

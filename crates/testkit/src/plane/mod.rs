@@ -211,6 +211,8 @@ impl ControlPlane {
         state.pods = true;
         let State { store, server, .. } = &mut *state;
         controllers::run(store, server, now, true);
+        drop(state);
+        self.shared.requests.send_modify(|count| *count += 1);
     }
 
     /// Creates a namespace.
@@ -328,8 +330,12 @@ impl ControlPlane {
             .map(|object| Value::clone(object))
     }
 
-    /// Writes an object without validation, or deletes it: what another client, another version of Kubernetes or a restored backup
-    /// has left. An object that exists keeps its UID, and gets a new version even if nothing changes.
+    /// Stores an object without validation; `None` deletes it. A test can so create an object that the API server would reject, such
+    /// as one of an older version of Kubernetes. An existing object keeps its UID and its generation. Each write gives a new
+    /// resourceVersion, even without a change.
+    ///
+    /// # Panics
+    /// The resource is not served or is that of CRDs, the object is no JSON object, or the namespace does not fit to the scope.
     pub fn put(&self, resource: &str, namespace: &str, name: &str, object: Option<Value>) {
         let now = self.now();
         let mut state = self.state();
@@ -341,6 +347,10 @@ impl ControlPlane {
             pods,
             ..
         } = &mut *state;
+        let is_namespaced = kind.is_namespaced() && !namespace.is_empty();
+        let fits = is_namespaced || !kind.is_namespaced() && namespace.is_empty();
+        assert!(fits, "{resource} in namespace {namespace:?}");
+        assert_ne!(kind, Kind::CustomResourceDefinition, "install the CRD");
         let key = Key::new(kind, namespace, name);
         let before = store.get(&key).cloned();
         if before.is_none() && object.is_none() {
@@ -354,18 +364,17 @@ impl ControlPlane {
             if kind.is_namespaced() {
                 metadata["namespace"] = namespace.into();
             }
-            let (uid, created) = match &before {
-                Some(before) => {
-                    let metadata = &before["metadata"];
-                    (
-                        metadata["uid"].clone(),
-                        metadata["creationTimestamp"].clone(),
-                    )
-                }
-                None => (store.new_uid().into(), now.seconds().into()),
-            };
-            metadata["uid"] = uid;
+            let was = before.as_deref().map(|before| &before["metadata"]);
+            metadata["uid"] = was.map_or_else(|| store.new_uid().into(), |was| was["uid"].clone());
+            let created = was.map_or_else(
+                || now.seconds().into(),
+                |was| was["creationTimestamp"].clone(),
+            );
             metadata["creationTimestamp"] = created;
+            if kind.info().generation {
+                let generation = was.and_then(|was| was["generation"].as_i64());
+                metadata["generation"] = generation.unwrap_or(1).into();
+            }
             object
         });
         store.put(now, ADMIN, &key, object);

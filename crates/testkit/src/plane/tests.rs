@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-use futures::TryStreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::apps::v1::Deployment;
 use kube::{
     Api, ResourceExt as _,
     api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
@@ -148,8 +149,49 @@ async fn another_client_may_have_left_anything() {
     let [before, after] = [&first["metadata"], &second["metadata"]];
     assert_eq!(before["uid"], after["uid"]);
     assert_ne!(before["resourceVersion"], after["resourceVersion"]);
+    assert_eq!(after["generation"], 1);
+    let path = "/apis/example.com/v1/namespaces/default/shirts/a";
+    let patch = json!({ "spec": { "size": 4 } });
+    let (code, patched) = plane.send(ADMIN, &Method::PATCH, path, &patch);
+    assert_eq!(
+        (code, &patched["metadata"]["generation"]),
+        (200, &json!(2)),
+        "{patched}"
+    );
+    let kept = put(Some(json!({ "spec": {} }))).unwrap();
+    assert_eq!(kept["metadata"]["generation"], 2);
     assert_eq!(put(None), None);
-    assert_eq!(plane.history("shirts.example.com").len(), 3);
+    assert_eq!(plane.history("shirts.example.com").len(), 5);
+}
+
+/// Pods that start to run are a change that wakes watches, without a request.
+#[tokio::test(start_paused = true)]
+async fn a_watch_sees_pods_that_start_to_run() {
+    let plane = plane();
+    let deployment = json!({
+        "metadata": { "name": "web" },
+        "spec": {
+            "selector": { "matchLabels": { "app": "web" } },
+            "template": {
+                "metadata": { "labels": { "app": "web" } },
+                "spec": { "containers": [{ "name": "web", "image": "nginx" }] },
+            },
+        },
+    });
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let (code, created) = plane.send(ADMIN, &Method::POST, path, &deployment);
+    assert_eq!(code, 201, "{created}");
+    let all: Api<Deployment> = Api::default_namespaced(plane.client(ADMIN));
+    let version = created["metadata"]["resourceVersion"].as_str().unwrap();
+    let watch = all.watch(&WatchParams::default(), version).await.unwrap();
+    let started = tokio::time::Instant::now();
+    let (event, ()) = tokio::join!(watch.boxed().into_future(), async { plane.run_pods() });
+    assert!(
+        matches!(event.0, Some(Ok(WatchEvent::Modified(_)))),
+        "{event:?}",
+        event = event.0
+    );
+    assert!(started.elapsed() < Duration::from_secs(1));
 }
 
 #[tokio::test(start_paused = true)]
