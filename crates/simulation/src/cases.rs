@@ -57,7 +57,7 @@ impl Programs {
 
     /// Returns the operator of this name alone.
     pub(super) fn only(&self, name: &str) -> Option<Self> {
-        // A `Subject` may have the name of the main operator, which needs no choice.
+        // Subjects come first: one may have the name of the main operator, which runs without `--program`.
         let others = self.others.iter().map(|(_, program)| *program);
         let mut all = others.chain([self.main]);
         let main = all.find(|program| program.app().name == name)?;

@@ -78,7 +78,7 @@ fn single(arguments: &ArgMatches) -> Option<ExitCode> {
     if let Some(parts) = arguments.get_one::<String>("mutants") {
         if !programs().is_of_repository {
             eprintln!(
-                "--mutants takes out protections of operator-runtime, in its repository: make mutants"
+                "--mutants needs the repository of operator-runtime: run `make mutants` there"
             );
             return Some(ExitCode::FAILURE);
         }
@@ -271,7 +271,7 @@ fn arguments() -> Command {
                 .long("shrink")
                 .value_name("INVARIANT")
                 .requires("seed")
-                .help("Print the shortest plan that is left of it that violates this invariant"),
+                .help("Remove steps, and print the shortest plan that still violates this invariant"),
         )
         .arg(number("seeds", "Judge so many seeds [default: 1000]").value_parser(value_parser!(u64).range(1..)))
         .arg(number("from", "From this one on [default: 1]"))
@@ -329,7 +329,7 @@ fn report(plan: &Plan, invariant: Option<&str>, is_whole: bool) -> ExitCode {
 }
 
 /// Shrinks a plan for each violated invariant, or only for `invariant`. Returns each shortest plan that still violates it in the
-/// same way: as the source of a regression case, or else as text.
+/// same way: as Rust for a regression case, or as text if the operator has no regression cases.
 fn shortest(plan: &Plan, invariant: Option<&str>) -> Vec<String> {
     let (mut found, _) = examine(plan);
     found.retain(|violation| invariant.is_none_or(|invariant| violation.invariant == invariant));

@@ -56,7 +56,7 @@ pub struct Mutant {
     /// Names of mutants that are active with it.
     #[serde(default)]
     pub with: Vec<String>,
-    /// Operators with a [`Subject`](crate::Subject) whose seeds must find it as well, and by which invariants.
+    /// Maps operators, each a [`Subject`](crate::Subject), to invariants. Their seeds must violate one of them.
     #[serde(default)]
     pub programs: BTreeMap<String, String>,
 }

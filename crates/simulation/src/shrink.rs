@@ -74,7 +74,7 @@ fn without(steps: &[Step], range: std::ops::Range<usize>) -> Vec<Step> {
         .collect()
 }
 
-/// Returns the arguments that run the plan of a seed without the steps that this plan lacks, if it is one.
+/// Returns the arguments that reproduce this plan; `None` if it is not the plan of a seed with steps removed.
 pub fn as_arguments(plan: &Plan) -> Option<String> {
     let of_seed = Plan::of(plan.program, plan.seed);
     let text = |step: &Step| format!("{step:?}");
@@ -86,7 +86,12 @@ pub fn as_arguments(plan: &Plan) -> Option<String> {
     });
     let left_out: Vec<_> = left_out.collect();
     let is_of_seed = kept.peek().is_none() && (plan.rest, plan.end) == (of_seed.rest, of_seed.end);
-    is_of_seed.then(|| format!("--seed {} --without {}", plan.seed, left_out.join(",")))
+    let without = match left_out.join(",") {
+        none if none.is_empty() => none,
+        some => format!(" --without {some}"),
+    };
+    let name = plan.program.app().name;
+    is_of_seed.then(|| format!("--program {name} --seed {}{without}", plan.seed))
 }
 
 /// Returns the plan as a case for `found`, in Rust that is not formatted.

@@ -1,10 +1,6 @@
 //! The operator of three kinds: its desired state, its pauses, and the watches that its kinds share.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use operator_testkit::api_server::{Key, Kind, Revision};
 use serde_json::{Value, json};
@@ -269,19 +265,16 @@ pub fn share_watches(case: &Case, found: &mut Vec<Violation>) {
     /// Before the first fault of a seed. The scripts have earlier ones.
     const CALM: Duration = Duration::from_secs(9);
     let mut lists = BTreeMap::<_, u32>::new();
-    let early = || case.trace.calls.iter().filter(|call| call.begun < CALM);
-    let spoilt = early().filter(|call| call.is_spoilt());
-    let spoilt: BTreeSet<_> = spoilt.map(|call| (call.who, &*call.resource)).collect();
-    for call in early() {
+    let early = case.trace.calls.iter().filter(|call| call.begun < CALM);
+    for call in early {
         // Not a page, and not the live read of one object.
         let is_part = ["continue=", "metadata.name%3D"].map(|part| call.path.contains(part));
         let is_list = matches!(call.verb, "list" | "stream") && !is_part.contains(&true);
-        if is_list && call.resource != "leases" {
+        if is_list && call.resource != "leases" && !call.is_spoilt() {
             *lists.entry((call.who, &*call.resource)).or_default() += 1;
         }
     }
-    let twice = lists.into_iter();
-    let twice = twice.filter(|(of, count)| *count > 1 && !spoilt.contains(of));
+    let twice = lists.into_iter().filter(|(_, count)| *count > 1);
     found.extend(twice.map(|((who, resource), count)| Violation {
         invariant: "I11",
         at: CALM,

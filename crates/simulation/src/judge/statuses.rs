@@ -602,7 +602,7 @@ fn moved<'a>(before: &Value, after: &'a Value) -> Option<&'a str> {
 /// Returns whether these are the same condition with the same status, at another time.
 pub fn is_moved(was: &Value, now: &Value) -> bool {
     let is_same = |field: &str| was[field] == now[field];
-    // A change of the object starts the time until it stalls again.
+    // A change of the spec restarts the minute until the object stalls.
     let is_begun_again =
         now["type"] == "Stalled" && now["status"] == "False" && !is_same("observedGeneration");
     is_same("type") && is_same("status") && !is_same("lastTransitionTime") && !is_begun_again
