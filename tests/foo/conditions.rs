@@ -510,7 +510,7 @@ async fn r11c_old_deployment_is_counted_and_scaled_until_the_new_one_is_availabl
         old["metadata"]["annotations"]["samplecontroller.k8s.io/foo-generation"],
         "3"
     );
-    scene.kubectl(&["delete", "quota", "three-pods"]).await;
+    scene.lift_quota("three-pods").await;
     scene.wait("deployment/old", "delete").await;
     scene
         .wait("foo/foo-sample", "jsonpath={.status.deploymentName}=new")

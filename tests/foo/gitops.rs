@@ -340,7 +340,7 @@ async fn helm_waits_for_foos() {
     let released = helm("upgrade", "later");
     let mended = async {
         scene.not_ready("web", "ReplicaFailure").await;
-        scene.kubectl(&["delete", "quota", "few"]).await;
+        scene.lift_quota("few").await;
     };
     tokio::join!(released, mended).0.unwrap();
 }
