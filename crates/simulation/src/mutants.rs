@@ -56,7 +56,7 @@ pub struct Mutant {
     /// Names of mutants that are active with it.
     #[serde(default)]
     pub with: Vec<String>,
-    /// Maps operators, each a [`Subject`](crate::Subject), to invariants. Their seeds must violate one of them.
+    /// Maps operators, each a [`Subject`](crate::Subject), to invariants. Their seeds must violate at least one.
     #[serde(default)]
     pub programs: BTreeMap<String, String>,
 }
@@ -177,7 +177,7 @@ impl Runs<'_> {
         violation(self.program, &arguments, &numbers.join(","), self.folder)
     }
 
-    /// Prints whether one of these invariants finds the mutant in these runs, and returns it.
+    /// Prints whether an invariant of these finds the mutant in these runs, and returns it.
     fn find(&self, (name, finder): (&str, &str), runs: &[&str]) -> bool {
         let begun = Instant::now();
         let mut runs = runs.iter();

@@ -524,7 +524,7 @@ pub fn held_by_a_webhook_that_fails_open() -> Plan {
     }
 }
 
-/// A webhook replaces one of two fields that a patch sets. The next patch would set only this field, again without effect.
+/// A patch sets two fields, and a webhook replaces the first. The next patch would set only this field, again without effect.
 pub fn forged_while_admission_overrules() -> Plan {
     let overruling = Fault::Policy(Others::Label);
     let forge = Deed::ForgeGeneration { deployment: 0 };

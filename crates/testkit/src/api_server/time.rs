@@ -6,7 +6,7 @@ use k8s_openapi::jiff::{SignedDuration, civil::DateTime};
 use regex::Regex;
 use serde_json::Value;
 
-/// What `time.Parse` accepts for the layout `2006-01-02T15:04:05.000000Z07:00`.
+/// Times that `time.Parse` accepts for the layout `2006-01-02T15:04:05.000000Z07:00`.
 static LAYOUT: LazyLock<Regex> = LazyLock::new(|| {
     let layout = r"(?-u)^(\d{4})-(\d\d)-(\d\d)T(\d\d?):(\d\d):(\d\d)[.,]([-+\d]\d{5})(?:Z|([-+])(\d\d):(\d\d))$";
     Regex::new(layout).unwrap()

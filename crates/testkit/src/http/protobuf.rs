@@ -201,7 +201,7 @@ fn message(name: &str, bytes: &[u8]) -> Result<Map<String, Value>> {
     Ok(object)
 }
 
-/// Returns an entry of a map, whose keys are strings. The value may be missing, as that of a Secret that is empty.
+/// Returns an entry of a map, whose keys are strings. The value may be missing, as in a Secret with an empty value.
 fn entry(of_type: &str, bytes: &[u8]) -> Result<(String, Value)> {
     let (mut key, mut found) = (String::new(), None);
     each(bytes, |number, wire| {

@@ -331,11 +331,11 @@ impl ControlPlane {
     }
 
     /// Stores an object without validation; `None` deletes it. A test can so create an object that the API server would reject, such
-    /// as one of an older version of Kubernetes. An existing object keeps its UID and its generation. Each write gives a new
+    /// as an object of an older version of Kubernetes. An existing object keeps its UID and its generation. Each write gives a new
     /// resourceVersion, even without a change.
     ///
     /// # Panics
-    /// The resource is not served or is that of CRDs, the object is no JSON object, or the namespace does not fit to the scope.
+    /// The resource is not served or contains CRDs, the object is no JSON object, or the namespace does not fit to the scope.
     pub fn put(&self, resource: &str, namespace: &str, name: &str, object: Option<Value>) {
         let now = self.now();
         let mut state = self.state();

@@ -203,9 +203,9 @@ fn anything() -> impl Strategy<Value = Value> {
     let valid_time = prop_oneof![
         Just(json!("9999-12-31T23:59:59.999999Z")),
         Just(json!("0000-01-01T00:00:00.000000Z")),
-        // In UTC, the years 10000 and -1.
-        Just(json!("9999-12-31T23:59:59.999999-00:01")),
-        Just(json!("0000-01-01T00:00:00.000000+00:01")),
+        // Go prints them after a request with an offset, and does not parse them.
+        Just(json!("10000-01-01T00:00:59.999999Z")),
+        Just(json!("-0001-12-31T23:59:00.000000Z")),
         Just(json!("2020-01-01T00:00:00.000000Z")),
         Just(json!(null)),
     ];

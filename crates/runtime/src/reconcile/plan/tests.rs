@@ -760,7 +760,7 @@ async fn an_overruled_step_hides_no_later_error() {
     }
 }
 
-/// Admission replaces one of two changed fields. The next patch would contain this field only, and is not sent.
+/// A patch changes two fields, and admission replaces the first. The next patch would contain this field only, and is not sent.
 #[tokio::test]
 async fn i6_a_partly_overruled_patch_is_not_repeated() {
     let (server, harness) = harness(wish(&[]), |it, _| {

@@ -305,7 +305,7 @@ fn without_effect(object: &str) -> Record {
     Record::new(NO_OP_WRITE, text)
 }
 
-/// Whether a patch contains all fields of another one with the same desired values. Each element of a list is in some element.
+/// Whether the patch `of` contains all these fields with the same values. Each element of a list is in some element.
 fn is_part(fields: &Value, of: &Value) -> bool {
     match (fields, of) {
         (Value::Object(fields), Value::Object(all)) => {

@@ -88,7 +88,7 @@ pub(crate) struct Patched<V> {
     /// Whether the patch changed the object.
     pub changed: bool,
     /// The fields that differ from the desired ones, although the API server accepted the patch: an admission policy or a webhook
-    /// overrides them. Those that the patch contained are not sent again until the object changes or is relisted.
+    /// overrides them. Fields that the patch contained are not sent again until the object changes or is relisted.
     pub overruled: Option<Value>,
 }
 
