@@ -77,8 +77,8 @@ impl Scene {
         with_pods().await.kubectl_stdin(&args, input).await
     }
 
-    /// Deletes a quota, and lets the ReplicaSets notice. Their controller retries with growing pauses, but reconciles a changed
-    /// ReplicaSet at once.
+    /// Deletes a quota, and lets the `ReplicaSet`s notice. Their controller retries with growing pauses, but reconciles a changed
+    /// `ReplicaSet` at once.
     pub async fn lift_quota(&self, name: &str) {
         self.kubectl(&["delete", "quota", name]).await;
         self.kubectl(&["annotate", "replicasets", "--all", "quota=lifted"])

@@ -151,8 +151,8 @@ async fn another_client_may_have_left_anything() {
     assert_ne!(before["resourceVersion"], after["resourceVersion"]);
     assert_eq!(after["generation"], 1);
     let path = "/apis/example.com/v1/namespaces/default/shirts/a";
-    let patch = json!({ "spec": { "size": 4 } });
-    let (code, patched) = plane.send(ADMIN, &Method::PATCH, path, &patch);
+    let size = json!({ "spec": { "size": 4 } });
+    let (code, patched) = plane.send(ADMIN, &Method::PATCH, path, &size);
     assert_eq!(
         (code, &patched["metadata"]["generation"]),
         (200, &json!(2)),
