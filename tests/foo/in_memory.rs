@@ -4,7 +4,10 @@ mod go_clients;
 
 use std::{fs, process::Stdio, time::Duration};
 
-use operator_testkit::{ADMIN, ControlPlane, Served, cluster::bound_command};
+use operator_testkit::{
+    ADMIN, ControlPlane, Served,
+    cluster::{Cluster, bound_command},
+};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{process::Command, time::timeout};
@@ -69,12 +72,18 @@ impl Memory {
     }
 }
 
+/// Returns both control planes, and a namespace that both have.
+async fn both(name: &str) -> (Memory, &'static Cluster, String) {
+    let (memory, real) = (Memory::start().await, with_pods().await);
+    let namespace = real.namespace(name).await;
+    memory.plane.create_namespace(&namespace).unwrap();
+    (memory, real, namespace)
+}
+
 /// kubectl prints the same columns for each kind, and the same documentation of a field, as with the real API server.
 #[tokio::test]
 async fn kubectl_prints_the_same() {
-    let (memory, real) = (Memory::start().await, with_pods().await);
-    let namespace = real.namespace("columns").await;
-    memory.plane.create_namespace(&namespace).unwrap();
+    let (memory, real, namespace) = both("columns").await;
     for create in [
         format!("apply -f {SAMPLE}"),
         format!("apply -f {}", deployment(&memory)),
@@ -114,9 +123,7 @@ async fn kubectl_prints_the_same() {
 /// kubectl create sends protobuf. Objects are stored alike, with and without zero values.
 #[tokio::test]
 async fn kubectl_creates_the_same() {
-    let (memory, real) = (Memory::start().await, with_pods().await);
-    let namespace = real.namespace("created").await;
-    memory.plane.create_namespace(&namespace).unwrap();
+    let (memory, real, namespace) = both("created").await;
     for create in [
         "deployment web --image nginx --replicas 0 --port 80",
         "configmap settings --from-literal a=1 --from-literal b=",

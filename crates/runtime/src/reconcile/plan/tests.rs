@@ -760,14 +760,17 @@ async fn an_overruled_step_hides_no_later_error() {
     }
 }
 
+/// Returns a plan of two fields of one `ConfigMap`.
+fn two_fields(it: &Planner, _: &Snapshot<Custom<Wish>>) -> Plan<Custom<Wish>> {
+    let mut plan = Plan::new();
+    plan.apply(&it.maps, &key("m"), &data(json!({ "a": "1", "b": "1" })));
+    plan
+}
+
 /// A patch changes two fields, and admission replaces the first. The next patch would contain this field only, and is not sent.
 #[tokio::test]
 async fn i6_a_partly_overruled_patch_is_not_repeated() {
-    let (server, harness) = harness(wish(&[]), |it, _| {
-        let mut plan = Plan::new();
-        plan.apply(&it.maps, &key("m"), &data(json!({ "a": "1", "b": "1" })));
-        plan
-    });
+    let (server, harness) = harness(wish(&[]), two_fields);
     server.0.lock().mutation = json!({ "data": { "a": "2" } });
     let maps = &harness.reconciler().maps;
     let stored = json!({ "data": { "a": "2", "b": "2" } });
@@ -782,11 +785,7 @@ async fn i6_a_partly_overruled_patch_is_not_repeated() {
 /// A patch of one field lets admission change another one. The next patch contains this field for the first time, and is sent.
 #[tokio::test]
 async fn a_field_that_was_not_sent_is_not_overruled() {
-    let (server, harness) = harness(wish(&[]), |it, _| {
-        let mut plan = Plan::new();
-        plan.apply(&it.maps, &key("m"), &data(json!({ "a": "1", "b": "1" })));
-        plan
-    });
+    let (server, harness) = harness(wish(&[]), two_fields);
     let maps = &harness.reconciler().maps;
     let stored = json!({ "data": { "a": "2", "b": "1" } });
     server.insert(&harness, maps, owned("ConfigMap", "m", "wish", &stored));
