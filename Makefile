@@ -6,7 +6,7 @@ BUILD := cargo build --locked --workspace --example second_kind
 UNITS := --lib --bin xtask --test architecture
 TESTS := --test integration $(if $(KUBERNETES),,$(UNITS))
 
-.PHONY: help demo test test-built package-test semver e2e bench simulate mutants nightly lint audit fmt fork generate merge-keys run image nix-check
+.PHONY: help demo test test-built package-test package-built semver e2e bench simulate mutants nightly lint audit fmt fork generate merge-keys run image nix-check
 
 help: ## show this list
 	@grep -E '^[a-z0-9-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.* ## (.*)/  make \1\t\2/' | expand -t 18
@@ -46,7 +46,10 @@ test-simulated:
 	chrt --idle 0 $(MAKE) simulate SEEDS=1000
 	chrt --idle 0 $(MAKE) simulate EXHAUSTIVE=1 ONLY=create
 
-package-test: ## package the runtime as a crate, build dependants from it, compare its public interface with the list (WRITE=1: update the list)
+package-test: package-built ## package the runtime as a crate, build dependants from it and run one, compare its public interface with the list (WRITE=1: update the list)
+	tests/package/takeover.sh
+
+package-built:
 	tests/package/test.sh
 
 semver: ## report changes of the runtime's interface that its version does not allow, since the last tag (BASE=REVISION: since that)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Packages crates/runtime as for crates.io, and builds two dependants from the package. They are the first operator of its README,
-# and its example for kube's own `Controller` without the default features, which runs on a real API server. Checks the supported
-# version of Rust, and compares the public interface with public_api.txt (WRITE=1 updates it). Needs jq; no network if the
-# dependencies are fetched.
+# and its example for kube's own `Controller` without the default features, which takeover.sh runs. Checks the supported version
+# of Rust, and compares the public interface with public_api.txt (WRITE=1 updates it). Needs jq; no network if the dependencies
+# are fetched.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 root=$PWD
@@ -75,11 +75,3 @@ jq -r -f "$root/tests/package/public_api.jq" "$CARGO_TARGET_DIR/doc/operator_run
   LC_ALL=C sort -u >"$work/public_api.txt"
 [ "${WRITE-}" != 1 ] || cp "$work/public_api.txt" "$listed"
 diff -u "$listed" "$work/public_api.txt" || fail 'the public interface has changed; if this is intended, run make package-test WRITE=1'
-
-# Two replicas of the dependant without the default features: the leader is frozen, killed and stopped. The other one takes over,
-# and the audit log contains no write of a former leader.
-cd "$root"
-crates/testkit/src/cluster/build.sh >/dev/null
-tested=$(CARGO_TARGET_DIR=$target FOO_CONTROLLER_TEST_PROGRAM=$target/of-dependants/debug/elected \
-  cargo test --quiet --locked --workspace --test integration i1_to_i8_hold_for_kubes_controller 2>&1) || fail "$tested"
-grep -q '1 passed' <<<"$tested" || fail "no test ran: $tested"
