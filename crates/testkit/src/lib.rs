@@ -25,5 +25,6 @@ pub mod prometheus;
 pub mod proxy;
 pub mod webhooks;
 
+pub use api_server::Release;
 pub use http::Served;
 pub use plane::{ADMIN, Change, ControlPlane, Rejected, Scripted};

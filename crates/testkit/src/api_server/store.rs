@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Kind, Now, access::Rule, definition::Definition, names, policy::Fencing};
+use super::{Kind, Now, Release, access::Rule, definition::Definition, names, policy::Fencing};
 
 /// Identity of an object. In the order of etcd's keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +121,8 @@ pub struct Backup(u64);
 /// All objects and their history.
 #[derive(Default)]
 pub struct Store {
+    /// Of the API servers, which are all of the same version.
+    pub release: Release,
     version: u64,
     /// All changes ever made, in order of time. A restored backup removes nothing, and adds its own changes.
     history: Vec<Arc<Revision>>,

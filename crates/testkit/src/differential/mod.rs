@@ -22,7 +22,10 @@ use http_body_util::BodyExt as _;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-use crate::plane::{ADMIN, ControlPlane};
+use crate::{
+    api_server::Release,
+    plane::{ADMIN, ControlPlane},
+};
 use draw::Draw;
 use normal::Names;
 pub use normal::differ;
@@ -117,16 +120,17 @@ impl fmt::Display for Report {
 
 /// Compares a real API server with the control plane in memory, by requests for the objects of a CRD.
 ///
-/// The CRD is created in both, and deleted from the real one at the end. `real` needs all rights.
+/// The CRD is created in both, and deleted from the real one at the end. `real` needs all rights. The control plane in memory
+/// imitates its version.
 ///
 /// # Errors
-/// The real API server cannot be reached, or rejects the CRD in another way than the control plane in memory.
+/// The real API server cannot be reached, has a version that is not in [`Release`], or rejects the CRD in another way than the control plane in memory.
 pub async fn compare(
     real: &kube::Client,
     crd: &Value,
     options: &Options,
 ) -> Result<Report, String> {
-    let plane = ControlPlane::new();
+    let plane = like(real).await?;
     let mut run = Run {
         sides: [Side::new(real.clone()), Side::new(plane.client(ADMIN))],
         report: Report::default(),
@@ -156,9 +160,9 @@ pub async fn compare(
 /// Compares the responses to the creation of CRDs, most of them invalid.
 ///
 /// # Errors
-/// The real API server cannot be reached.
+/// The real API server cannot be reached, or has a version that is not in [`Release`].
 pub async fn compare_definitions(real: &kube::Client, crds: &[Value]) -> Result<Report, String> {
-    let plane = ControlPlane::new();
+    let plane = like(real).await?;
     let mut run = Run {
         sides: [Side::new(real.clone()), Side::new(plane.client(ADMIN))],
         report: Report::default(),
@@ -170,6 +174,15 @@ pub async fn compare_definitions(real: &kube::Client, crds: &[Value]) -> Result<
             .await?;
     }
     Ok(run.report)
+}
+
+/// Starts a control plane in memory that imitates the version of the real one.
+async fn like(real: &kube::Client) -> Result<ControlPlane, String> {
+    let version = real.apiserver_version().await;
+    let version = version.map_err(|error| error.to_string())?.git_version;
+    let release = Release::of(&version);
+    let release = release.ok_or_else(|| format!("Kubernetes {version} is not imitated"))?;
+    Ok(ControlPlane::of(release))
 }
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

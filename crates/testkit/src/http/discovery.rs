@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::api_server::Kind;
+use crate::api_server::{Kind, Release};
 
 /// Media type of the aggregated form.
 pub const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
@@ -135,7 +135,12 @@ impl Resource {
 }
 
 /// Returns the content type and the body of a discovery document, or `None` for another path.
-pub fn document(path: &str, accept: &str, resources: &[Resource]) -> Option<(&'static str, Value)> {
+pub fn document(
+    path: &str,
+    accept: &str,
+    resources: &[Resource],
+    release: Release,
+) -> Option<(&'static str, Value)> {
     let parts: Vec<_> = path.trim_matches('/').split('/').collect();
     let aggregated = accept.contains("as=APIGroupDiscoveryList");
     let of = |is_core: bool| {
@@ -145,7 +150,7 @@ pub fn document(path: &str, accept: &str, resources: &[Resource]) -> Option<(&'s
     };
     let body = match parts.as_slice() {
         ["version"] => json!({
-            "major": "1", "minor": "36", "gitVersion": "v1.36.3+simulated", "gitCommit": "", "gitTreeState": "clean",
+            "major": "1", "minor": release.minor(), "gitVersion": release.to_string(), "gitCommit": "", "gitTreeState": "clean",
             "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "", "platform": "simulated",
         }),
         ["api" | "apis"] if aggregated => {

@@ -202,11 +202,12 @@ impl Front {
             return Some(whole(200, "text/plain", "ok".into()));
         }
         let definitions = self.definitions();
+        let release = self.0.state().store.release;
         let mut resources = discovery::built_in();
         resources.extend(definitions.iter().flat_map(|it| discovery::custom(it)));
         let accept = header(&head.headers, ACCEPT.as_str());
-        let found = discovery::document(path, accept, &resources).or_else(|| {
-            let document = openapi::document(path, &resources, &definitions)?;
+        let found = discovery::document(path, accept, &resources, release).or_else(|| {
+            let document = openapi::document(path, &resources, &definitions, release)?;
             Some(("application/json", document))
         });
         found.map(|(content, body)| whole(200, content, body.to_string()))

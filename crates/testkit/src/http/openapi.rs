@@ -16,9 +16,15 @@ use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value, json};
 
 use super::discovery::Resource;
+use crate::api_server::Release;
 
 /// Returns a document, or `None` for another path. `definitions` are the established CRDs.
-pub fn document(path: &str, resources: &[Resource], definitions: &[Arc<Value>]) -> Option<Value> {
+pub fn document(
+    path: &str,
+    resources: &[Resource],
+    definitions: &[Arc<Value>],
+    release: Release,
+) -> Option<Value> {
     let of = path.strip_prefix("/openapi/v3")?.trim_matches('/');
     let folder = |resource: &Resource| match resource.group.as_str() {
         "" => format!("api/{}", resource.version),
@@ -85,7 +91,7 @@ pub fn document(path: &str, resources: &[Resource], definitions: &[Arc<Value>]) 
     }
     schemas.extend(custom);
     Some(json!({
-        "openapi": "3.0.0", "info": { "title": "Kubernetes", "version": "v1.36.3+simulated" }, "paths": paths,
+        "openapi": "3.0.0", "info": { "title": "Kubernetes", "version": release.to_string() }, "paths": paths,
         "components": { "schemas": schemas },
     }))
 }

@@ -18,7 +18,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
-use crate::api_server::{Answer, Call, Key, Kind, Method, Now, Rule, Server, Store, Unknown, User};
+use crate::api_server::{
+    Answer, Call, Key, Kind, Method, Now, Release, Rule, Server, Store, Unknown, User,
+};
 use service::Service;
 
 /// User with all rights.
@@ -145,13 +147,23 @@ impl Default for ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts a control plane with the namespace `default`.
+    /// Starts a control plane of the default [`Release`], with the namespace `default`.
     ///
     /// # Panics
     /// Outside of a tokio runtime whose time is enabled.
     #[must_use]
     pub fn new() -> Self {
+        Self::of(Release::default())
+    }
+
+    /// Starts a control plane that imitates this version of Kubernetes, with the namespace `default`.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime whose time is enabled.
+    #[must_use]
+    pub fn of(release: Release) -> Self {
         let mut store = Store::new();
+        store.release = release;
         let wall = Timestamp::now();
         store.create_namespace(
             Now {
