@@ -1,9 +1,6 @@
 //! Comparison for a CRD with every keyword, and for CRDs that are invalid.
 
-use operator_testkit::{
-    cluster::AS_SIMULATED,
-    differential::{Options, compare, compare_definitions, invalid, torture},
-};
+use operator_testkit::differential::{Options, compare, compare_definitions, invalid, torture};
 
 use super::CLUSTER;
 
@@ -12,17 +9,13 @@ const REQUESTS: usize = 600;
 
 #[tokio::test]
 async fn any_crd_is_served_like_by_the_real_api_server() {
-    let cluster = &*CLUSTER;
-    if !cluster.has(AS_SIMULATED).await {
-        return;
-    }
     let options = Options {
         requests: REQUESTS,
         seed: 3,
         good: torture::good(),
         ..Options::default()
     };
-    let client = super::client(cluster).await;
+    let client = super::client(&CLUSTER).await;
     let report = compare(&client, &torture::crd(), &options).await.unwrap();
     assert!(report.differences.is_empty(), "{report}");
     assert!(report.not_modelled.is_empty(), "{report}");
@@ -31,11 +24,7 @@ async fn any_crd_is_served_like_by_the_real_api_server() {
 
 #[tokio::test]
 async fn invalid_crds_are_rejected_alike() {
-    let cluster = &*CLUSTER;
-    if !cluster.has(AS_SIMULATED).await {
-        return;
-    }
-    let client = super::client(cluster).await;
+    let client = super::client(&CLUSTER).await;
     let report = compare_definitions(&client, &invalid::definitions())
         .await
         .unwrap();

@@ -43,6 +43,11 @@ impl Release {
     }
 }
 
+/// Returns `new` from this release on, else `old`.
+pub fn since<T>(release: Release, from: Release, old: T, new: T) -> T {
+    if release >= from { new } else { old }
+}
+
 /// Formats the version that a real API server reports, and that it is simulated. The patch version is that of the comparison.
 impl fmt::Display for Release {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -263,8 +263,8 @@ impl Store {
     /// # Panics
     /// If a part of the CRD is not modelled.
     fn compile(&mut self, before: Option<&Value>, definition: &Value) {
-        let compiled =
-            Definition::compile(definition).unwrap_or_else(|unknown| panic!("{unknown}"));
+        let compiled = Definition::compile(definition, self.release)
+            .unwrap_or_else(|unknown| panic!("{unknown}"));
         let is_same = before.is_some_and(|before| before["spec"] == definition["spec"]);
         let since = before
             .and_then(|before| self.compiled(before))

@@ -95,7 +95,7 @@ impl Server {
             return self.check_custom(store, request, (key.kind, part), (new, Some(old)), causes);
         }
         if key.kind == Kind::CustomResourceDefinition {
-            definition::check_change(new, old)?;
+            definition::check_change(new, old, store.release)?;
             return Ok(Vec::new());
         }
         if key.kind == Kind::CoreEvent {

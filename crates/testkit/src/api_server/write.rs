@@ -3,9 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{
-    Key, Kind, Now, Server, Store, Verb, definition, job, managed, metadata,
+    Key, Kind, Now, Release, Server, Store, Verb, definition, job, managed, metadata,
     patch::{self, Style},
     policy::Operation,
+    release::since,
     request::{Part, Request, Unknown},
     status::{Cause, Refusal, Result},
     strategy,
@@ -21,7 +22,7 @@ impl Server {
     ) -> Result<Value> {
         if key.kind == Kind::CustomResourceDefinition {
             let created = definition::create(store, now, request)?;
-            self.warn(definition::format_warnings(&created, None));
+            self.warn(definition::format_warnings(&created, None, store.release));
             return Ok(created);
         }
         let mut object = self.body(store, request, key.kind)?;
@@ -386,7 +387,7 @@ impl Server {
             None | Some("" | "0") => {
                 let cause = Cause::invalid(
                     "metadata.resourceVersion",
-                    0,
+                    since(store.release, Release::V1_34, "0x0", "0"),
                     "must be specified for an update",
                 );
                 return Err(Refusal::invalid_of(
@@ -449,7 +450,7 @@ impl Server {
         }
         managed::note(request, (key.kind, part), old, &mut new);
         if key.kind == Kind::CustomResourceDefinition {
-            self.warn(definition::format_warnings(&new, Some(old)));
+            self.warn(definition::format_warnings(&new, Some(old), store.release));
         }
         if part == Part::Whole {
             self.warn_of_finalizers(key.kind, &new, Some(old));

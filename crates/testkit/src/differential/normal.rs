@@ -31,6 +31,9 @@ const RULES: [&str; 2] = [
     "call arguments did not match a supported operator, function or macro signature for rule: ",
 ];
 
+/// A value in Go's syntax, with memory addresses.
+const VERSIONS: &str = "Invalid value: []apiextensions.CustomResourceDefinitionVersion{";
+
 impl Names {
     pub fn normal(&mut self, mut body: Value) -> Value {
         store_numbers(&mut body);
@@ -109,6 +112,11 @@ impl Names {
             let mut of_rule = RULES.iter().filter_map(|words| message.split_once(words));
             if let Some((_, rule)) = of_rule.next() {
                 return format!("an error in the rule {rule}");
+            }
+            if let Some((value, why)) = message.rsplit_once("}: ")
+                && value.starts_with(VERSIONS)
+            {
+                return format!("{VERSIONS}}}: {why}");
             }
             let mut message = message.to_owned();
             for (uid, number) in &self.uids {

@@ -65,6 +65,26 @@ fn code(error: kube::Error) -> u16 {
     }
 }
 
+/// The comparison with real API servers of each version takes minutes.
+#[tokio::test(start_paused = true)]
+async fn responses_are_those_of_the_release() {
+    for release in Release::ALL {
+        let plane = ControlPlane::of(release);
+        plane.install(&crd()).unwrap();
+        let too_large = shirt("b", &json!({ "size": 10 }));
+        let api = shirts(&plane, ADMIN);
+        let created = api.create(&PostParams::default(), &too_large).await;
+        let message = created.unwrap_err().to_string();
+        let value = if release < Release::V1_35 {
+            ": \"object\""
+        } else {
+            ""
+        };
+        let expected = format!("spec: Invalid value{value}: too large");
+        assert!(message.contains(&expected), "{release}: {message}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn objects_get_defaults_and_are_validated() {
     let plane = plane();

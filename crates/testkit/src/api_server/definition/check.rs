@@ -5,15 +5,16 @@
 use serde_json::{Value, json};
 
 use super::super::{
-    metadata, names,
+    Release, metadata, names,
+    release::since,
     schema::{Schema, go, node::Node, rules::field_path},
     status::Cause,
 };
-use super::structure::Level;
+use super::{names_of, structure::Level};
 
 /// Validates a CRD, which may replace `old`.
-pub fn check(new: &Value, old: Option<&Value>) -> Vec<Cause> {
-    let mut causes = Causes(Vec::new());
+pub fn check(new: &Value, old: Option<&Value>, release: Release) -> Vec<Cause> {
+    let mut causes = Causes(Vec::new(), release);
     causes.spec(&new["spec"]);
     if let Some(old) = old {
         causes.immutable(&new["spec"], &old["spec"], super::is_established(old));
@@ -21,7 +22,7 @@ pub fn check(new: &Value, old: Option<&Value>) -> Vec<Cause> {
     causes.0
 }
 
-pub(super) struct Causes(pub(super) Vec<Cause>);
+pub(super) struct Causes(pub(super) Vec<Cause>, Release);
 
 fn forbidden(field: String, why: &str) -> Cause {
     Cause {
@@ -50,12 +51,17 @@ pub(super) fn schema_of<'a>(schema: &'a Value, keyword: &str) -> Option<&'a Valu
 }
 
 impl Causes {
+    fn since_1_34(&self, old: &'static str, new: &'static str) -> &'static str {
+        since(self.1, Release::V1_34, old, new)
+    }
+
     pub(super) fn required(&mut self, field: &str, why: &str) {
         self.0.push(Cause::required(field, why));
     }
 
     pub(super) fn invalid(&mut self, field: &str, value: &Value, why: &str) {
-        self.0.push(Cause::invalid(field, go::shown(value), why));
+        self.0
+            .push(Cause::invalid(field, go::shown(value, self.1), why));
     }
 
     pub(super) fn forbid(&mut self, field: String, why: &str) {
@@ -73,7 +79,7 @@ impl Causes {
             reason: "FieldValueNotSupported",
             message: format!(
                 "Unsupported value: {}: supported values: {supported}",
-                go::shown(value)
+                go::shown(value, self.1)
             ),
         });
     }
@@ -147,7 +153,8 @@ impl Causes {
         for (at, version) in versions.iter().enumerate() {
             let path = format!("spec.versions[{at}]");
             if schema.is_none() && schema_of(&version["schema"], "openAPIV3Schema").is_none() {
-                self.required(&format!("{path}.schema.openAPIV3Schema"), "");
+                let why = self.since_1_34("schemas are required", "");
+                self.required(&format!("{path}.schema.openAPIV3Schema"), why);
             }
             let wrong = names::dns1035_label(text(&version["name"]));
             if !wrong.is_empty() {
@@ -186,14 +193,19 @@ impl Causes {
         );
         self.columns(columns.unwrap_or(&Value::Null), "spec");
         let shown = versions.iter().map(|version| {
-            let text = |name: &str| go::shown(&version[name]);
+            let text = |name: &str| go::shown(&version[name], self.1);
             format!(
                 "{{\"Name\":{},\"Served\":{},\"Storage\":{},\"Deprecated\":{},\"DeprecationWarning\":null,\"Schema\":null,\
                  \"Subresources\":null,\"AdditionalPrinterColumns\":null,\"SelectableFields\":null}}",
                 text("name"), text("served"), text("storage"), version["deprecated"] == true,
             )
         });
-        let shown = format!("[{}]", shown.collect::<Vec<_>>().join(","));
+        let shown = if self.1 < Release::V1_34 {
+            // With memory addresses, which `differential` removes.
+            "[]apiextensions.CustomResourceDefinitionVersion{}".to_owned()
+        } else {
+            format!("[{}]", shown.collect::<Vec<_>>().join(","))
+        };
         let name = |version: &Value| version["name"].clone();
         let is_repeated = |at: usize| {
             versions[..at]
@@ -357,7 +369,7 @@ impl Causes {
     /// Checks that the defaults are valid and have no unknown fields.
     fn defaults(&mut self, schema: &Value, path: &str, is_root: bool) {
         if let Some(default) = schema.get("default").filter(|it| !it.is_null())
-            && let Ok(compiled) = Schema::compile(schema)
+            && let Ok(compiled) = Schema::compile(schema, self.1)
         {
             let path = format!("{path}.default");
             let mut pruned = default.clone();
@@ -568,7 +580,8 @@ impl Causes {
                     let property = &items["properties"][text(key)];
                     if !property.is_object() {
                         let why = "entries must all be names of item properties";
-                        self.invalid(&keys_path, &json!(keys), why);
+                        self.0
+                            .push(Cause::invalid(&keys_path, names_of(keys, self.1), why));
                     } else if matches!(text(&property["type"]), "array" | "object") {
                         let path = format!("{path}.items.properties[{}].type", text(key));
                         let why =
@@ -576,11 +589,9 @@ impl Causes {
                         self.invalid(&path, &items["type"], why);
                     }
                     if keys[..at].contains(key) {
-                        self.invalid(
-                            &keys_path,
-                            &json!(keys),
-                            "must not contain duplicate entries",
-                        );
+                        let why = "must not contain duplicate entries";
+                        self.0
+                            .push(Cause::invalid(&keys_path, names_of(keys, self.1), why));
                     }
                 }
             }
@@ -617,17 +628,17 @@ impl Causes {
         if condition.is_empty() {
             self.required(&format!("{path}.rule"), "rule is not specified");
         } else if !message.is_empty() && message.trim().is_empty() {
-            self.invalid(
-                &format!("{path}.message"),
-                &rule["message"],
+            let why = self.since_1_34(
+                "message must be non-empty if specified",
                 "must be non-empty if specified",
             );
+            self.invalid(&format!("{path}.message"), &rule["message"], why);
         } else if has_lines(message.trim()) {
-            self.invalid(
-                &format!("{path}.message"),
-                &rule["message"],
+            let why = self.since_1_34(
+                "message must not contain line breaks",
                 "must not contain line breaks",
             );
+            self.invalid(&format!("{path}.message"), &rule["message"], why);
         } else if has_lines(condition) && message.trim().is_empty() {
             let why = "message must be specified if rule contains line breaks";
             self.required(&format!("{path}.message"), why);
@@ -652,12 +663,9 @@ impl Causes {
             fields.remove("x-kubernetes-validations");
         }
         let is_valid = |node: Node| field_path(field.trim(), &node).is_some();
-        if !field.is_empty() && Node::parse(&shape).is_ok_and(|node| !is_valid(node)) {
-            self.invalid(
-                &format!("{path}.fieldPath"),
-                &rule["fieldPath"],
-                "must be a valid path",
-            );
+        if !field.is_empty() && Node::parse(&shape, self.1).is_ok_and(|node| !is_valid(node)) {
+            let why = self.since_1_34("fieldPath must be a valid path", "must be a valid path");
+            self.invalid(&format!("{path}.fieldPath"), &rule["fieldPath"], why);
         }
     }
 }

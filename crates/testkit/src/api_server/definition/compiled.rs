@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::super::{request::Unknown, schema::Schema};
+use super::super::{Release, request::Unknown, schema::Schema};
 
 /// The compiled `spec` of a CRD.
 #[derive(Debug)]
@@ -48,14 +48,15 @@ impl Definition {
     ///
     /// # Errors
     /// A part of a schema is not modelled.
-    pub fn compile(definition: &Value) -> Result<Arc<Self>, Unknown> {
-        static KNOWN: Mutex<BTreeMap<String, Arc<Definition>>> = Mutex::new(BTreeMap::new());
-        let spec = definition["spec"].to_string();
+    pub fn compile(definition: &Value, release: Release) -> Result<Arc<Self>, Unknown> {
+        static KNOWN: Mutex<BTreeMap<(Release, String), Arc<Definition>>> =
+            Mutex::new(BTreeMap::new());
+        let spec = (release, definition["spec"].to_string());
         let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(compiled) = known().get(&spec) {
             return Ok(compiled.clone());
         }
-        let compiled = Arc::new(Self::new(&definition["spec"])?);
+        let compiled = Arc::new(Self::new(&definition["spec"], release)?);
         let mut known = known();
         if known.len() >= KEPT {
             known.clear();
@@ -64,9 +65,9 @@ impl Definition {
         Ok(compiled)
     }
 
-    fn new(spec: &Value) -> Result<Self, Unknown> {
+    fn new(spec: &Value, release: Release) -> Result<Self, Unknown> {
         let versions = spec["versions"].as_array().into_iter().flatten();
-        let versions = versions.map(|version| Version::new(spec, version));
+        let versions = versions.map(|version| Version::new(spec, version, release));
         Ok(Self {
             versions: versions.collect::<Result<_, _>>()?,
             converts: spec["conversion"]["strategy"] != "Webhook",
@@ -84,7 +85,7 @@ impl Definition {
 }
 
 impl Version {
-    fn new(spec: &Value, version: &Value) -> Result<Self, Unknown> {
+    fn new(spec: &Value, version: &Value, release: Release) -> Result<Self, Unknown> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let name = text(&version["name"]);
         let scale = &version["subresources"]["scale"];
@@ -96,7 +97,7 @@ impl Version {
             served: version["served"] == true,
             storage: version["storage"] == true,
             warning: (version["deprecated"] == true).then(warning),
-            schema: Schema::compile(&version["schema"]["openAPIV3Schema"])?,
+            schema: Schema::compile(&version["schema"]["openAPIV3Schema"], release)?,
             status: version["subresources"]["status"].is_object(),
             scale: scale.is_object().then(|| Scale {
                 replicas: text(&scale["specReplicasPath"]),

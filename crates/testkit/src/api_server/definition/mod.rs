@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 pub use compiled::{Definition, Scale, Version};
 
 use super::{
-    Key, Kind, Now, Server, Store, Verb, delete, metadata,
+    Key, Kind, Now, Release, Server, Store, Verb, delete, metadata,
+    release::since,
     request::{Part, Request, Target, Unknown},
     schema::formats,
     status::{Cause, Refusal, Result},
@@ -328,7 +329,7 @@ pub fn parse(asked: Value) -> Result<Value> {
 }
 
 /// Fails if a CRD is invalid, or not modelled.
-fn validate(new: &Value, old: Option<&Value>) -> Result<()> {
+fn validate(new: &Value, old: Option<&Value>, release: Release) -> Result<()> {
     let meta = &new["metadata"];
     let mut causes = metadata::check(meta, true);
     let name = meta["name"].as_str().unwrap_or_default();
@@ -350,7 +351,7 @@ fn validate(new: &Value, old: Option<&Value>) -> Result<()> {
             causes.extend(metadata::check_update(meta, was));
         }
     }
-    causes.extend(check::check(new, old));
+    causes.extend(check::check(new, old, release));
     let stored = match old {
         Some(old) => old["status"]["storedVersions"]
             .as_array()
@@ -358,9 +359,9 @@ fn validate(new: &Value, old: Option<&Value>) -> Result<()> {
             .unwrap_or_default(),
         None => Vec::new(),
     };
-    causes.extend(stored_versions(new, stored));
+    causes.extend(stored_versions(new, stored, release));
     if causes.is_empty() {
-        Definition::compile(new)?;
+        Definition::compile(new, release)?;
         return Ok(());
     }
     Err(Refusal::invalid(
@@ -371,7 +372,7 @@ fn validate(new: &Value, old: Option<&Value>) -> Result<()> {
 }
 
 /// Checks that all stored versions are in the CRD.
-fn stored_versions(new: &Value, mut stored: Vec<Value>) -> Vec<Cause> {
+fn stored_versions(new: &Value, mut stored: Vec<Value>, release: Release) -> Vec<Cause> {
     let storage = storage(new);
     if !storage.is_null() && !stored.contains(&storage) {
         stored.push(storage);
@@ -380,7 +381,7 @@ fn stored_versions(new: &Value, mut stored: Vec<Value>) -> Vec<Cause> {
     if stored.is_empty() {
         return vec![Cause::invalid(
             field,
-            "null",
+            since(release, Release::V1_34, "[]string(nil)", "null"),
             "must have at least one stored version",
         )];
     }
@@ -393,7 +394,7 @@ fn stored_versions(new: &Value, mut stored: Vec<Value>) -> Vec<Cause> {
                 "must have the storage version {}",
                 name.as_str().unwrap_or_default()
             );
-            causes.push(Cause::invalid(field, Value::from(stored.clone()), &why));
+            causes.push(Cause::invalid(field, names_of(&stored, release), &why));
         }
         left.retain(|it| it != name);
     }
@@ -412,8 +413,21 @@ fn stored_versions(new: &Value, mut stored: Vec<Value>) -> Vec<Cause> {
     causes
 }
 
+/// Formats a list of names like `field.Error`.
+pub(super) fn names_of(all: &[Value], release: Release) -> String {
+    let shown = Value::from(all.to_vec()).to_string();
+    if release >= Release::V1_34 {
+        return shown;
+    }
+    let names = shown.trim_matches(['[', ']']).replace(',', ", ");
+    format!("[]string{{{names}}}")
+}
+
 /// Returns warnings for the formats that the API server ignores, unless they were in `old`.
-pub fn format_warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
+pub fn format_warnings(new: &Value, old: Option<&Value>, release: Release) -> Vec<String> {
+    if release < Release::V1_34 {
+        return Vec::new();
+    }
     let of = |definition: &Value| {
         let mut formats = Vec::new();
         let versions = definition["spec"]["versions"]
@@ -421,7 +435,7 @@ pub fn format_warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
             .into_iter()
             .flatten();
         versions.for_each(|version| {
-            unknown_formats(&version["schema"]["openAPIV3Schema"], &mut formats);
+            unknown_formats(&version["schema"]["openAPIV3Schema"], release, &mut formats);
         });
         formats
     };
@@ -431,9 +445,9 @@ pub fn format_warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
         .collect()
 }
 
-fn unknown_formats(schema: &Value, formats: &mut Vec<String>) {
+fn unknown_formats(schema: &Value, release: Release, formats: &mut Vec<String>) {
     let text = |name: &str| schema[name].as_str().unwrap_or_default();
-    if !formats::is_known(text("type"), text("format")) {
+    if !formats::is_known(text("type"), text("format"), release) {
         formats.push(text("format").to_owned());
     }
     let all = |name: &str| schema[name].as_array().into_iter().flatten();
@@ -452,7 +466,7 @@ fn unknown_formats(schema: &Value, formats: &mut Vec<String>) {
         .chain(one);
     nested
         .filter(|schema| schema.is_object())
-        .for_each(|schema| unknown_formats(schema, formats));
+        .for_each(|schema| unknown_formats(schema, release, formats));
 }
 
 /// Returns the name of the storage version.
@@ -474,7 +488,7 @@ pub fn create(store: &mut Store, now: Now, request: &Request<'_>) -> Result<Valu
     if let Some(metadata) = metadata.as_object_mut() {
         metadata.remove("resourceVersion");
     }
-    validate(&definition, None)?;
+    validate(&definition, None, store.release)?;
     let key = definition_key_of(&definition);
     if let Some(there) = store.get(&key) {
         let deleting = metadata::is_deleting(there);
@@ -514,8 +528,8 @@ pub fn prepare_change(new: &mut Value, old: &Value) {
 }
 
 /// Fails if a CRD that replaces `old` is invalid.
-pub fn check_change(new: &Value, old: &Value) -> Result<()> {
-    validate(new, Some(old))
+pub fn check_change(new: &Value, old: &Value, release: Release) -> Result<()> {
+    validate(new, Some(old), release)
 }
 
 /// Marks a CRD as terminating, at its first deletion. It is deleted when it has no objects.

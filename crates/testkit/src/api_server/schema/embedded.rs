@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    super::{metadata, names, status::Cause},
+    super::{Release, metadata, names, release::since, status::Cause},
     go,
     node::{Additional, Node},
 };
@@ -19,7 +19,7 @@ fn below(new: &Value, node: &Node, path: &str, causes: &mut Vec<Cause>) {
     match new {
         Value::Object(fields) => {
             if node.embedded {
-                resource(new, path, causes);
+                resource(new, path, node.release, causes);
             }
             for (name, value) in fields {
                 if let Some(node) = node.properties.get(name) {
@@ -40,11 +40,12 @@ fn below(new: &Value, node: &Node, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-fn resource(new: &Value, path: &str, causes: &mut Vec<Cause>) {
+fn resource(new: &Value, path: &str, release: Release, causes: &mut Vec<Cause>) {
     for name in ["apiVersion", "kind"] {
         let field = go::child(path, name);
         let Some(value) = new.get(name) else {
-            causes.push(Cause::required(&field, ""));
+            let why = since(release, Release::V1_34, "must not be empty", "");
+            causes.push(Cause::required(&field, why));
             continue;
         };
         let why = match (name, value.as_str()) {
@@ -62,7 +63,7 @@ fn resource(new: &Value, path: &str, causes: &mut Vec<Cause>) {
             },
             _ => continue,
         };
-        causes.push(Cause::invalid(&field, go::shown(value), &why));
+        causes.push(Cause::invalid(&field, go::shown(value, release), &why));
     }
     let Some(meta) = new.get("metadata").filter(|meta| meta.is_object()) else {
         return;

@@ -3,12 +3,15 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{
-    super::metadata::{is_label, is_subdomain},
+    super::{
+        Release,
+        metadata::{is_label, is_subdomain},
+    },
     regexp::Pattern,
 };
 
-/// Formats of strings that the API server checks, without dashes. The second line: since 1.34.
-const STRINGS: [&str; 27] = [
+/// Formats of strings that the API server checks, without dashes.
+const STRINGS: [&str; 25] = [
     "bsonobjectid",
     "uri",
     "email",
@@ -33,20 +36,23 @@ const STRINGS: [&str; 27] = [
     "date",
     "duration",
     "datetime",
-    "k8sshortname",
-    "k8slongname",
     "",
 ];
 
+/// Formats of strings since 1.34.
+const NAMES: [&str; 2] = ["k8sshortname", "k8slongname"];
+
 /// Returns whether the API server knows a format of a schema with this type.
-pub fn is_known(kind: &str, format: &str) -> bool {
+pub fn is_known(kind: &str, format: &str, release: Release) -> bool {
     let types: &[String] = if kind.is_empty() {
         &[]
     } else {
         &[kind.to_owned()]
     };
+    // Before 1.36, only formats of strings were reported.
     format.is_empty()
-        || checked(types, format).is_ok_and(|format| !format.is_empty())
+        || (release < Release::V1_36 && kind != "string")
+        || checked(types, format, release).is_ok_and(|format| !format.is_empty())
         || NOT_MODELLED.contains(&format)
 }
 
@@ -55,11 +61,15 @@ const NOT_MODELLED: [&str; 2] = ["uri", "email"];
 
 /// Returns the format that is checked, which is empty for a format that the API server ignores
 /// (`StripUnsupportedFormatsPostProcessorForVersion`).
-pub fn checked(types: &[String], format: &str) -> Result<String, String> {
+pub fn checked(types: &[String], format: &str, release: Release) -> Result<String, String> {
     let normal = format.replace('-', "");
+    let is_of_strings =
+        STRINGS.contains(&&*normal) || (release >= Release::V1_34 && NAMES.contains(&&*normal));
     let is_checked = match types {
-        [] => STRINGS.contains(&&*normal),
-        [one] if one == "string" => STRINGS.contains(&&*normal),
+        // Before 1.36, the type did not matter, and formats of numbers were ignored.
+        _ if release < Release::V1_36 => is_of_strings,
+        [] => is_of_strings,
+        [one] if one == "string" => is_of_strings,
         [one] if one == "integer" => matches!(format, "int32" | "int64"),
         [one] if one == "number" => matches!(format, "float" | "double"),
         _ => false,

@@ -4,9 +4,12 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::super::Release;
+
 /// Formats a value like `field.Error`.
-pub fn shown(value: &Value) -> String {
+pub fn shown(value: &Value, release: Release) -> String {
     match value {
+        Value::Null if release < Release::V1_34 => quoted("null"),
         Value::Null => "null".to_owned(),
         Value::Bool(is) => is.to_string(),
         Value::Number(number) => match number.as_i64() {
@@ -14,7 +17,27 @@ pub fn shown(value: &Value) -> String {
             None => float(number.as_f64().unwrap_or_default()),
         },
         Value::String(text) => quoted(text),
+        compound if release < Release::V1_34 => syntax(compound),
         compound => json(compound),
+    }
+}
+
+/// Formats a value like `%#v`.
+fn syntax(value: &Value) -> String {
+    match value {
+        Value::Null => "interface {}(nil)".to_owned(),
+        Value::Array(all) => {
+            let all = all.iter().map(syntax).collect::<Vec<_>>();
+            format!("[]interface {{}}{{{}}}", all.join(", "))
+        }
+        Value::Object(fields) => {
+            let fields = fields
+                .iter()
+                .map(|(name, value)| format!("{}:{}", quoted(name), syntax(value)));
+            let fields = fields.collect::<Vec<_>>();
+            format!("map[string]interface {{}}{{{}}}", fields.join(", "))
+        }
+        scalar => shown(scalar, Release::default()),
     }
 }
 

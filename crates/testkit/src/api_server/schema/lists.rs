@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::{
-    super::status::Cause,
+    super::{Release, status::Cause},
     go,
     node::{Additional, List, Node},
 };
@@ -33,10 +33,10 @@ fn below(new: &Value, node: &Node, path: &str, causes: &mut Vec<Cause>) {
                 List::Atomic => {}
                 List::Set => {
                     for at in repeated(all.iter().cloned()) {
-                        causes.push(duplicate(path, at, &all[at]));
+                        causes.push(duplicate(path, at, &all[at], node.release));
                     }
                 }
-                List::Map(keys) => map(all, keys, path, causes),
+                List::Map(keys) => map(all, keys, path, node.release, causes),
             }
             if let Some(items) = &node.items {
                 for (at, value) in all.iter().enumerate() {
@@ -48,15 +48,15 @@ fn below(new: &Value, node: &Node, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-fn duplicate(path: &str, at: usize, value: &Value) -> Cause {
+fn duplicate(path: &str, at: usize, value: &Value, release: Release) -> Cause {
     Cause {
         field: format!("{path}[{at}]"),
         reason: "FieldValueDuplicate",
-        message: format!("Duplicate value: {}", go::shown(value)),
+        message: format!("Duplicate value: {}", go::shown(value, release)),
     }
 }
 
-fn map(all: &[Value], keys: &[String], path: &str, causes: &mut Vec<Cause>) {
+fn map(all: &[Value], keys: &[String], path: &str, release: Release, causes: &mut Vec<Cause>) {
     let wrong = all
         .iter()
         .position(|one| !one.is_object() && !one.is_null());
@@ -64,7 +64,7 @@ fn map(all: &[Value], keys: &[String], path: &str, causes: &mut Vec<Cause>) {
         let why = "must be an object for an array of list-type map";
         causes.push(Cause::invalid(
             &format!("{path}[{at}]"),
-            go::shown(&all[at]),
+            go::shown(&all[at], release),
             why,
         ));
         return;
@@ -76,7 +76,7 @@ fn map(all: &[Value], keys: &[String], path: &str, causes: &mut Vec<Cause>) {
         Value::Object(key.collect::<Map<_, _>>())
     };
     for at in repeated(all.iter().map(key)) {
-        causes.push(duplicate(path, at, &key(&all[at])));
+        causes.push(duplicate(path, at, &key(&all[at]), release));
     }
 }
 

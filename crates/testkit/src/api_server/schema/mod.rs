@@ -17,6 +17,7 @@ mod validate;
 use serde_json::Value;
 
 use super::{
+    Release,
     request::{Part, Unknown},
     status::Cause,
 };
@@ -39,12 +40,12 @@ pub struct Checked {
 }
 
 impl Schema {
-    /// Compiles an `openAPIV3Schema`.
+    /// Compiles an `openAPIV3Schema` for this version of Kubernetes.
     ///
     /// # Errors
     /// A keyword, a format or a rule is not modelled.
-    pub fn compile(schema: &Value) -> Result<Self, Unknown> {
-        Node::parse(schema)
+    pub fn compile(schema: &Value, release: Release) -> Result<Self, Unknown> {
+        Node::parse(schema, release)
             .map(|root| Self { root })
             .map_err(Unknown)
     }
@@ -133,7 +134,11 @@ impl Schema {
         if earlier.iter().any(blocking) {
             let words = "some validation rules were not checked because the object was invalid; correct the existing errors to \
                          complete validation";
-            let causes = vec![Cause::invalid("<nil>", "null", words)];
+            let causes = vec![Cause::invalid(
+                "<nil>",
+                go::shown(&Value::Null, self.root.release),
+                words,
+            )];
             return Ok(Checked {
                 causes,
                 warnings: Vec::new(),

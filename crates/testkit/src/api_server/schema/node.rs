@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{formats, regexp::Pattern, rules::Rule};
+use super::{super::Release, formats, regexp::Pattern, rules::Rule};
 
 /// A schema of one value: `JSONSchemaProps`. Maps are ordered, so that errors always have the same order.
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a keyword")]
 pub struct Node {
+    pub release: Release,
     /// The permitted types: `type`, or both types of `x-kubernetes-int-or-string`.
     pub types: Vec<String>,
     /// The declared type, which is empty for `x-kubernetes-int-or-string`.
@@ -90,7 +91,8 @@ impl Node {
     ///
     /// # Errors
     /// A keyword is not modelled, or a rule cannot be evaluated.
-    pub fn parse(schema: &Value) -> Result<Self, String> {
+    pub fn parse(schema: &Value, release: Release) -> Result<Self, String> {
+        let parse = |schema: &Value| Self::parse(schema, release);
         let flag = |name: &str| schema[name] == true;
         let count = |name: &str| schema[name].as_i64();
         let text = |name: &str| schema[name].as_str().unwrap_or_default().to_owned();
@@ -102,11 +104,11 @@ impl Node {
         };
         let each = |name: &str| -> Result<Vec<Self>, String> {
             let all = schema[name].as_array().into_iter().flatten();
-            all.map(Self::parse).collect()
+            all.map(parse).collect()
         };
         let one = |name: &str| -> Result<Option<Box<Self>>, String> {
             let one = schema.get(name).filter(|schema| schema.is_object());
-            Ok(one.map(Self::parse).transpose()?.map(Box::new))
+            Ok(one.map(parse).transpose()?.map(Box::new))
         };
         let int_or_string = flag("x-kubernetes-int-or-string");
         let kind = text("type");
@@ -118,7 +120,7 @@ impl Node {
         let declared_format = text("format");
         let properties = schema["properties"].as_object().into_iter().flatten();
         let properties = properties
-            .map(|(name, schema)| Ok((name.clone(), Self::parse(schema)?)))
+            .map(|(name, schema)| Ok((name.clone(), parse(schema)?)))
             .collect::<Result<BTreeMap<_, _>, String>>()?;
         let additional = match &schema["additionalProperties"] {
             Value::Bool(allowed) => Additional::Any(*allowed),
@@ -134,7 +136,8 @@ impl Node {
         };
         let pattern = text("pattern");
         let mut node = Self {
-            format: formats::checked(&types, &declared_format)?,
+            release,
+            format: formats::checked(&types, &declared_format, release)?,
             kind: if int_or_string { String::new() } else { kind },
             types,
             declared_format,

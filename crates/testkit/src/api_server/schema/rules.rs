@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{
-    super::{request::Unknown, status::Cause},
+    super::{Release, request::Unknown, status::Cause},
     cel::{Expression, Fault, Scope, bind_at, old_element, optional},
     go,
     node::{Additional, Node},
@@ -264,11 +264,10 @@ fn evaluate(
                 rule.message.clone()
             }
         });
-        let is_compound = matches!(node.kind.as_str(), "object" | "array");
-        let value = if is_compound {
-            String::new()
-        } else {
-            format!(": {}", go::shown(new))
+        let value = match node.kind.as_str() {
+            kind if node.release < Release::V1_35 => format!(": {}", go::quoted(kind)),
+            "object" | "array" => String::new(),
+            _ => format!(": {}", go::shown(new, node.release)),
         };
         let (reason, message) = match rule.reason {
             Reason::Invalid => (

@@ -3,7 +3,7 @@
 use serde_json::{Number, Value};
 
 use super::{
-    super::status::Cause,
+    super::{Release, status::Cause},
     formats, go,
     node::{Additional, Node},
     ratchet::Pair,
@@ -81,10 +81,12 @@ impl Outcome {
 pub fn check(new: &Value, node: &Node, pair: Option<Pair<'_>>, base: &str) -> Vec<Cause> {
     let outcome = value(new, node, "", pair);
     let causes = outcome.failures.into_iter();
-    causes.map(|failure| cause(failure, base)).collect()
+    causes
+        .map(|failure| cause(failure, base, node.release))
+        .collect()
 }
 
-fn cause(failure: Failure, base: &str) -> Cause {
+fn cause(failure: Failure, base: &str, release: Release) -> Cause {
     let Failure {
         path,
         wrong,
@@ -94,6 +96,7 @@ fn cause(failure: Failure, base: &str) -> Cause {
         "" => go::path(base),
         path => go::child(base, path),
     };
+    let is_one = |most: i64| most == 1 && release >= Release::V1_34;
     let (field, reason, message) = match wrong {
         Wrong::Required => (path, "FieldValueRequired", "Required value".to_owned()),
         Wrong::NotSupported(value, values) => {
@@ -102,17 +105,17 @@ fn cause(failure: Failure, base: &str) -> Cause {
                 other => go::quoted(&go::json(other)),
             });
             let values = values.collect::<Vec<_>>().join(", ");
-            let value = go::shown(&value);
+            let value = go::shown(&value, release);
             let message = format!("Unsupported value: {value}: supported values: {values}");
             (path, "FieldValueNotSupported", message)
         }
         Wrong::TooLong(most) => {
-            let bytes = if most == 1 { "byte" } else { "bytes" };
+            let bytes = if is_one(most) { "byte" } else { "bytes" };
             let message = format!("Too long: may not be more than {most} {bytes}");
             (path, "FieldValueTooLong", message)
         }
         Wrong::TooMany(is, most) => {
-            let items = if most == 1 { "item" } else { "items" };
+            let items = if is_one(most) { "item" } else { "items" };
             let message = format!("Too many: {is}: must have at most {most} {items}");
             (path, "FieldValueTooMany", message)
         }
@@ -121,7 +124,8 @@ fn cause(failure: Failure, base: &str) -> Cause {
             (path, "FieldValueTypeInvalid", message)
         }
         Wrong::Invalid(value) => {
-            let value = value.as_ref().map_or_else(|| "\"\"".to_owned(), go::shown);
+            let value = value.as_ref();
+            let value = value.map_or_else(|| "\"\"".to_owned(), |it| go::shown(it, release));
             (
                 path,
                 "FieldValueInvalid",
@@ -359,11 +363,14 @@ fn format(text: &str, node: &Node, path: &str) -> Outcome {
     outcome
 }
 
-/// Checks that a number has the range of the type. `shown` is the number without an exponent.
+/// Checks that a number has the range of the type, since 1.36. `shown` is the number without an exponent.
 fn range(shown: &str, node: &Node, prefix: &str, path: &str) -> Option<String> {
     let [kind] = node.types.as_slice() else {
         return None;
     };
+    if node.release < Release::V1_36 {
+        return None;
+    }
     let (fits, format) = match (kind.as_str(), node.format.as_str()) {
         ("integer", "int32") => (shown.parse::<i32>().is_ok(), "int32"),
         ("integer", "int64") => (shown.parse::<i64>().is_ok(), "int64"),

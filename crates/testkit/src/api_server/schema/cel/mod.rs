@@ -51,6 +51,7 @@ mod tests {
     use serde_json::{Value as Json, json};
 
     use super::{super::node::Node, values::bind, *};
+    use crate::api_server::Release;
 
     fn evaluated(rule: &str, object: &Json) -> Result<Value, String> {
         let schema = json!({
@@ -67,7 +68,7 @@ mod tests {
                 "in": { "type": "string" },
             },
         });
-        let node = Node::parse(&schema)?;
+        let node = Node::parse(&schema, Release::default())?;
         let value = bind(object, &node);
         let scope = Scope::empty();
         let scope = scope.with("self", value);
