@@ -1,5 +1,6 @@
 //! Create, update and patch.
 
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::{
@@ -22,7 +23,7 @@ impl Server {
     ) -> Result<Value> {
         if key.kind == Kind::CustomResourceDefinition {
             let created = definition::create(store, now, request)?;
-            self.warn(definition::format_warnings(&created, None, store.release));
+            self.warn(definition::warnings(&created, None, store.release));
             return Ok(created);
         }
         let mut object = self.body(store, request, key.kind)?;
@@ -64,8 +65,8 @@ impl Server {
             check_lives(store, key)?;
         }
         let mut version = object["metadata"].as_object_mut().and_then(|metadata| {
-            // An update can create an object that is terminating from the beginning.
-            if request.call.method == http::Method::POST {
+            // Before 1.37, an update could create an object that is terminating from the beginning.
+            if request.call.method == http::Method::POST || store.release >= Release::V1_37 {
                 metadata.remove("deletionTimestamp");
                 metadata.remove("deletionGracePeriodSeconds");
             }
@@ -283,6 +284,11 @@ impl Server {
         let old = self.current(store, request, key)?;
         let new = if request.call.method == http::Method::PATCH {
             let style = Style::of(key.kind, request.call.content_type)?;
+            if store.release >= Release::V1_37
+                && serde_json::from_slice::<IgnoredAny>(request.call.body).is_err()
+            {
+                return Err(Refusal::bad_request("invalid JSON patch"));
+            }
             let old = old
                 .as_ref()
                 .ok_or_else(|| Refusal::not_found(key.kind, &key.name))?;
@@ -450,7 +456,7 @@ impl Server {
         }
         managed::note(request, (key.kind, part), old, &mut new);
         if key.kind == Kind::CustomResourceDefinition {
-            self.warn(definition::format_warnings(&new, Some(old), store.release));
+            self.warn(definition::warnings(&new, Some(old), store.release));
         }
         if part == Part::Whole {
             self.warn_of_finalizers(key.kind, &new, Some(old));

@@ -6,7 +6,7 @@ mod compiled;
 mod read;
 mod structure;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use serde_json::{Value, json};
 
@@ -423,50 +423,46 @@ pub(super) fn names_of(all: &[Value], release: Release) -> String {
     format!("[]string{{{names}}}")
 }
 
-/// Returns warnings for the formats that the API server ignores, unless they were in `old`.
-pub fn format_warnings(new: &Value, old: Option<&Value>, release: Release) -> Vec<String> {
-    if release < Release::V1_34 {
-        return Vec::new();
-    }
+/// Returns warnings for formats that the API server ignores, and for sets of compound values, unless they were in `old`.
+pub fn warnings(new: &Value, old: Option<&Value>, release: Release) -> Vec<String> {
     let of = |definition: &Value| {
-        let mut formats = Vec::new();
-        let versions = definition["spec"]["versions"]
-            .as_array()
-            .into_iter()
-            .flatten();
-        versions.for_each(|version| {
-            unknown_formats(&version["schema"]["openAPIV3Schema"], release, &mut formats);
-        });
-        formats
+        let (mut formats, mut sets) = (Vec::new(), BTreeSet::new());
+        let versions = definition["spec"]["versions"].as_array();
+        for version in versions.into_iter().flatten() {
+            each_schema(&version["schema"]["openAPIV3Schema"], &mut |schema| {
+                let text = |name: &str| schema[name].as_str().unwrap_or_default();
+                let (kind, format) = (text("type"), text("format"));
+                if release >= Release::V1_34 && !formats::is_known(kind, format, release) {
+                    formats.push(format!("unrecognized format {format:?}"));
+                }
+                let items = schema["items"]["type"].as_str().unwrap_or_default();
+                let is_set = text("x-kubernetes-list-type") == "set";
+                if release >= Release::V1_37 && is_set && matches!(items, "object" | "array") {
+                    sets.insert(format!(
+                        "x-kubernetes-list-type: set for items of type {items:?} is not supported by server-side apply or CEL \
+                         validation rules"
+                    ));
+                }
+            });
+        }
+        formats.into_iter().chain(sets).collect::<Vec<_>>()
     };
     let had = old.map(of).unwrap_or_default();
-    let new = of(new).into_iter().filter(|format| !had.contains(format));
-    new.map(|format| format!("unrecognized format {format:?}"))
-        .collect()
+    let new = of(new).into_iter();
+    new.filter(|warning| !had.contains(warning)).collect()
 }
 
-fn unknown_formats(schema: &Value, release: Release, formats: &mut Vec<String>) {
-    let text = |name: &str| schema[name].as_str().unwrap_or_default();
-    if !formats::is_known(text("type"), text("format"), release) {
-        formats.push(text("format").to_owned());
+/// Visits a schema and all schemas in it (`SchemaHas`).
+fn each_schema(schema: &Value, visit: &mut impl FnMut(&Value)) {
+    visit(schema);
+    let lists = ["allOf", "anyOf", "oneOf"].map(|name| schema[name].as_array());
+    let lists = lists.into_iter().flatten().flatten();
+    let properties = schema["properties"].as_object().into_iter().flatten();
+    let one = ["items", "not", "additionalProperties"].map(|name| &schema[name]);
+    let nested = lists.chain(properties.map(|(_, it)| it)).chain(one);
+    for schema in nested.filter(|schema| schema.is_object()) {
+        each_schema(schema, visit);
     }
-    let all = |name: &str| schema[name].as_array().into_iter().flatten();
-    let one = ["items", "not", "additionalProperties"]
-        .into_iter()
-        .map(|name| &schema[name]);
-    let properties = schema["properties"]
-        .as_object()
-        .into_iter()
-        .flatten()
-        .map(|(_, it)| it);
-    let nested = all("allOf")
-        .chain(all("anyOf"))
-        .chain(all("oneOf"))
-        .chain(properties)
-        .chain(one);
-    nested
-        .filter(|schema| schema.is_object())
-        .for_each(|schema| unknown_formats(schema, release, formats));
 }
 
 /// Returns the name of the storage version.
