@@ -103,9 +103,7 @@ fi
 kubectl config view --raw --flatten --minify >"$work/kubeconfig"
 export KUBECONFIG=$work/kubeconfig
 [ "$cluster" = memory ] || run kubectl get nodes
-# `kubectl create namespace` sends protobuf, which the API server in memory does not read.
-printf '{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "%s"}}\n' "$namespace" >"$work/namespace.json"
-run kubectl create -f "$work/namespace.json"
+run kubectl create namespace "$namespace"
 made_namespace=yes
 kubectl config set-context --current --namespace="$namespace" >/dev/null
 
