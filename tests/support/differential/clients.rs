@@ -1,11 +1,14 @@
 //! Comparison of requests that clients in other languages send: generated names, deletions of collections, JSON patches, and selectors
 //! of fields.
 
-use operator_testkit::api_server::{Kind, Method};
+use operator_testkit::{
+    api_server::{Kind, Method},
+    cluster::AS_SIMULATED,
+};
 use serde_json::{Value, json};
 
 use super::{
-    Run,
+    CLUSTER, Run,
     side::{ADMIN, path},
     special::{JSON, ask, foo, same_of, sides},
     steps::{FOO, valid},
@@ -213,6 +216,9 @@ fn patches() -> Vec<Value> {
 
 #[tokio::test]
 async fn simulated_json_patches_match_the_real_ones() {
+    if !CLUSTER.has(AS_SIMULATED).await {
+        return;
+    }
     let (mut sides, namespace) = sides("j").await;
     let configs = path(Kind::ConfigMap, &namespace);
     let config = json!({

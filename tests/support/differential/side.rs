@@ -6,7 +6,7 @@ use futures::{AsyncBufReadExt as _, TryStreamExt as _, io::Lines};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use operator_testkit::api_server::{
-    Answer, Call, Kind, METADATA, METADATA_LIST, Method, Now, Server, Store, User, Watch,
+    Answer, Call, Kind, METADATA, METADATA_LIST, Method, Now, Release, Server, Store, User, Watch,
 };
 use serde_json::{Value, json};
 
@@ -53,6 +53,7 @@ impl Simulated {
     pub fn new(namespace: &str) -> Self {
         let now = at(Duration::ZERO);
         let mut store = Store::new();
+        store.release = release();
         store.install_definition(now, super::definition());
         store.create_namespace(now, namespace);
         super::rights::revoke(&mut store);
@@ -77,6 +78,13 @@ impl Simulated {
         let answer = self.server.serve(&mut self.store, at(self.now), &call);
         answer.map_err(|unknown| unknown.to_string())
     }
+}
+
+/// Version of the real control plane, by its choice in `build.sh`.
+fn release() -> Release {
+    let version = std::env::var("KUBERNETES").ok();
+    let release = version.and_then(|version| Release::of(&format!("v{version}")));
+    release.unwrap_or_default()
 }
 
 pub fn at(since_start: Duration) -> Now {

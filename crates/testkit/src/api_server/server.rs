@@ -6,7 +6,7 @@ use k8s_openapi::jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
 
 use super::{
-    Key, Kind, Store, Verb, Watch,
+    Key, Kind, Release, Store, Verb, Watch,
     list::partial,
     request::{Call, Part, Request, Target, Unknown},
     status::{Refusal, Result},
@@ -81,7 +81,7 @@ impl Server {
         let known = kinds.filter_map(|kind| Self::definition_uid(store, *kind, version));
         Self {
             first: known.map(|uid| (uid, (version, Duration::ZERO))).collect(),
-            watch_list: true,
+            watch_list: store.release >= Release::V1_34,
             page: usize::MAX,
             cold: false,
             patience: Duration::from_secs(3),

@@ -305,15 +305,12 @@ impl Server {
             let mut new = self.body(store, request, key.kind)?;
             check_name(&mut new, key)?;
             let Some(old) = &old else {
-                if key.kind.info().creates_on_update && part == Part::Whole {
-                    if !new["metadata"]["uid"].is_null() {
-                        return Err(wrong_uid(
-                            key,
-                            request.is_dry_run()?,
-                            &new["metadata"]["uid"],
-                            "",
-                        ));
-                    }
+                let creates = key.kind.info().creates_on_update && part == Part::Whole;
+                let uid = &new["metadata"]["uid"];
+                if !uid.is_null() && (creates || store.release < Release::V1_34) {
+                    return Err(wrong_uid(key, request.is_dry_run()?, uid, ""));
+                }
+                if creates {
                     return Ok((201, self.create_as(store, now, request, key, new)?));
                 }
                 return Err(Refusal::not_found(key.kind, &key.name));

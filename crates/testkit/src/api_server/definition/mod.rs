@@ -296,11 +296,17 @@ impl Server {
         })
     }
 
-    /// Fails if the CRD of the kind is terminating: no objects can be created then (`forbidCreateAdmission`).
+    /// Fails if the CRD of the kind is terminating: no objects can be created then (`forbidCreateAdmission`; before 1.34 the
+    /// handler of requests).
     pub(super) fn check_is_kept(&self, store: &Store, key: &Key) -> Result<()> {
         let definition = self.definition(store, key.kind);
         if definition.is_some_and(|definition| metadata::is_deleting(definition)) {
             let why = "create not allowed while custom resource definition is terminating";
+            if store.release < Release::V1_34 {
+                let info = key.kind.info();
+                let details = json!({ "group": info.group, "kind": info.plural });
+                return Err(Refusal::new(405, "MethodNotAllowed", why, Some(details)));
+            }
             return Err(Refusal::forbidden(key.kind, &key.name, why));
         }
         Ok(())
