@@ -354,6 +354,7 @@ fn a_lagging_cache_delays_cached_reads() {
         "a list is never late"
     );
     assert_eq!(names(send(&mut it, &list("resourceVersion=0"))), 1);
+    it.server.watch_list = true;
     let stream = "watch=true&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
     let operator_testkit::api_server::Answer::Watch(mut watch) =
         send(&mut it, &list(&format!("{stream}&resourceVersion=")))
