@@ -30,7 +30,7 @@ use kube::{
     config::AuthInfo,
 };
 use operator_runtime::Config;
-use operator_simulation::invariants::{self, Election};
+use operator_simulation::foo::invariants::{self, Election};
 use operator_testkit::{
     cluster::{self, AuditEvent, eventually},
     collector::{Collector, Received},

@@ -31,7 +31,7 @@ use operator_runtime::{
     internals::Identity,
     telemetry::metrics::Metrics,
 };
-use operator_simulation::invariants::FENCING_HOLDER;
+use operator_simulation::foo::invariants::FENCING_HOLDER;
 use operator_testkit::cluster::{AuditEvent, Cluster, Options, as_pod, eventually};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell, watch};

@@ -16,7 +16,7 @@ use operator_runtime::internals::{
     self, Controllers, Election, ElectionTarget, Health, Identity, SeenLease, Server, Telemetry,
     lease_transport,
 };
-use operator_simulation::invariants::{self, MADE_FOR, Report, version};
+use operator_simulation::foo::invariants::{self, MADE_FOR, Report, version};
 use operator_testkit::{cluster::AuditEvent, proxy::Proxy};
 use rustix::process::Signal;
 use serde_json::Value;

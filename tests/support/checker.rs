@@ -7,8 +7,11 @@ use foo_controller::api::Foo;
 use k8s_openapi::{
     api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp,
 };
-use operator_simulation::invariants::{
-    Election, FENCING_HOLDER, GENERATION, Report, Work, check, check_of, unsettled, version,
+use operator_simulation::{
+    foo::invariants::{
+        Election, FENCING_HOLDER, GENERATION, Report, Work, check, unsettled, version,
+    },
+    invariants::check_of,
 };
 use operator_testkit::cluster::{AuditEvent, Cluster, eventually};
 use serde_json::{Value, json};

@@ -19,7 +19,7 @@ use kube::{
     api::ListParams,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use operator_simulation::invariants::{self, Election, FENCING_HOLDER};
+use operator_simulation::foo::invariants::{self, Election, FENCING_HOLDER};
 use operator_testkit::{
     cluster::{Cluster, eventually},
     proxy::Proxy,

@@ -13,14 +13,13 @@ use super::{
     plan::{Action, Fault, draw},
     subject::meddle,
     trace::Time,
-    users,
-    world::{FOO, FOOS, World, at},
+    world::{World, at},
 };
 
 use deployment::Rollout;
-pub use deployment::{failure, has_given_up, is_held};
+pub use deployment::{deployment_name, failure, has_given_up, is_held};
 
-/// User that owns the Foos.
+/// User that owns the objects.
 pub const USER: &str = "alice";
 pub const GARBAGE_COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 
@@ -222,65 +221,18 @@ fn collect(world: &mut World) -> bool {
 
 /// Carries out a user action. Returns the status code, or 0 if the action is not a request.
 pub fn carry_out(world: &mut World, action: &Action) -> u16 {
-    if let Action::User(deed) = action {
-        return users::act(world, *deed);
-    }
-    if let Action::Meddle { what, pick } = action {
-        return meddle(world, *what, *pick);
-    }
-    let path = |foo: &str| Key::new(FOO, FOOS, foo).url();
-    let (user, method, path, body) = match action {
-        Action::Create {
-            foo,
-            deployment,
-            replicas,
-        } => {
-            let all = path("");
-            let mut body = json!({
-                "apiVersion": FOO.api_version(), "kind": "Foo",
-                "metadata": { "name": foo, "namespace": FOOS },
-                "spec": { "deploymentName": deployment },
-            });
-            if let Some(replicas) = replicas {
-                body["spec"]["replicas"] = (*replicas).into();
-            }
-            (
-                USER,
-                Method::POST,
-                all.trim_end_matches('/').to_owned(),
-                body,
-            )
-        }
-        Action::Scale { foo, replicas } => (
-            USER,
-            Method::PATCH,
-            path(foo),
-            json!({ "spec": { "replicas": replicas } }),
-        ),
-        Action::Rename { foo, deployment } => (
-            USER,
-            Method::PATCH,
-            path(foo),
-            json!({ "spec": { "deploymentName": deployment } }),
-        ),
-        Action::Delete { foo, policy } => {
-            let options = json!({
-                "kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": policy,
-            });
-            (USER, Method::DELETE, path(foo), options)
-        }
+    match action {
+        Action::User(action) => action.act(world),
+        Action::Meddle { what, pick } => meddle(world, *what, *pick),
         Action::Request {
             user,
             method,
             path,
             body,
-        } => (*user, method.clone(), path.clone(), body.clone()),
-        Action::User(_)
-        | Action::Meddle { .. }
-        | Action::Stop { .. }
+        } => world.request(user, method, path, body).0,
+        Action::Stop { .. }
         | Action::Start { .. }
         | Action::Replace { .. }
-        | Action::Upgrade { .. } => return 0,
-    };
-    world.request(user, &method, &path, &body).0
+        | Action::Upgrade { .. } => 0,
+    }
 }

@@ -4,11 +4,11 @@ use std::sync::OnceLock;
 
 use super::{
     databases::{Databases, Installations},
-    foo::Foo,
-    found, one_fault,
+    foo::{Foo, REPOSITORY},
+    judge::Violation,
     plan::Plan,
     program::Program,
-    responses, scripts,
+    scripts,
     shops::Shops,
     subject::Operator,
 };
@@ -19,14 +19,34 @@ pub struct Programs {
     pub main: &'static dyn Program,
     /// Other operators, with the names of their seeds.
     pub others: Vec<(&'static str, &'static dyn Program)>,
-    pub is_of_repository: bool,
+    /// What only the repository of the runtime has.
+    pub repository: Option<Repository>,
 }
+
+/// Cases of the repository of the runtime.
+pub struct Repository {
+    /// Regression cases.
+    pub found: fn() -> Vec<(String, Plan)>,
+    pub more: &'static [Cases],
+    /// Runs the mutants whose names contain one of these parts. Returns whether all were found.
+    pub mutants: fn(parts: &str) -> bool,
+}
+
+/// Cases of one sort, with their names.
+pub struct Cases {
+    pub what: &'static str,
+    pub all: fn() -> Vec<(String, Case)>,
+    pub plan_of: fn(name: &str) -> Option<Plan>,
+}
+
+/// Runs a case, and returns its violations.
+pub type Case = Box<dyn Fn() -> Vec<Violation> + Send + Sync>;
 
 static PROGRAMS: OnceLock<Programs> = OnceLock::new();
 
 /// Returns the registered operators, by default the operators of the repository.
 pub fn programs() -> &'static Programs {
-    PROGRAMS.get_or_init(|| Programs::of_repository([]))
+    PROGRAMS.get_or_init(|| Programs::of_repository(&Foo, REPOSITORY, []))
 }
 
 impl Programs {
@@ -34,11 +54,15 @@ impl Programs {
         Self {
             main: Box::leak(Box::new(operator)),
             others: Vec::new(),
-            is_of_repository: false,
+            repository: None,
         }
     }
 
-    pub(super) fn of_repository(more: impl IntoIterator<Item = Operator>) -> Self {
+    pub(super) fn of_repository(
+        main: &'static dyn Program,
+        repository: Repository,
+        more: impl IntoIterator<Item = Operator>,
+    ) -> Self {
         let mut others: Vec<(_, &dyn Program)> = vec![
             ("databases", &Databases),
             ("shops", &Shops),
@@ -49,9 +73,9 @@ impl Programs {
             (program.app().name, program)
         }));
         Self {
-            main: &Foo,
+            main,
             others,
-            is_of_repository: true,
+            repository: Some(repository),
         }
     }
 
@@ -64,7 +88,7 @@ impl Programs {
         Some(Self {
             main,
             others: Vec::new(),
-            is_of_repository: false,
+            repository: None,
         })
     }
 
@@ -97,16 +121,9 @@ pub fn plan_of(name: &str) -> Option<Plan> {
         let mut all = whole().into_iter();
         all.find(|(its, _)| its == name).map(|(_, plan)| plan)
     };
-    let of_fault = || {
-        let mut all = (0..one_fault::REPLICAS).flat_map(one_fault::of_leader);
-        let (_, (faults, lasts)) = all.find(|(its, _)| its == name)?;
-        let [with, _] = one_fault::with_and_without(&faults, lasts);
-        Some(with)
-    };
-    let of_response = || {
-        let mut all = responses::all().into_iter();
-        all.find(|(its, _)| its == name)
-            .map(|(_, case)| case.plan())
+    let of_more = || {
+        let mut more = programs().repository.iter().flat_map(|it| it.more);
+        more.find_map(|sort| (sort.plan_of)(name))
     };
     let of_variation = || {
         let (script, _) = name.split_once(": ")?;
@@ -116,8 +133,7 @@ pub fn plan_of(name: &str) -> Option<Plan> {
     of_seed()
         .or_else(of_others)
         .or_else(of_whole)
-        .or_else(of_fault)
-        .or_else(of_response)
+        .or_else(of_more)
         .or_else(of_variation)
 }
 
@@ -125,7 +141,7 @@ pub fn plan_of(name: &str) -> Option<Plan> {
 pub fn whole() -> Vec<(String, Plan)> {
     let scripts = scripts::all().into_iter();
     let scripts = scripts.map(|script| (script.name.clone(), script.itself()));
-    let found = programs().is_of_repository.then(found::all);
+    let found = programs().repository.as_ref().map(|it| (it.found)());
     found.into_iter().flatten().chain(scripts).collect()
 }
 

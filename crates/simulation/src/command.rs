@@ -12,26 +12,32 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use parking_lot::Mutex;
 
 use super::{
-    cases::{Programs, named, plan_of, programs, whole},
+    cases::{Programs, Repository, named, plan_of, programs, whole},
     judge::{Violation, examine},
-    mutants::{self, VIOLATED},
-    one_fault,
     plan::Plan,
-    responses, scripts, seeds,
+    program::Program,
+    scripts, seeds,
     shrink::{as_arguments, shrink, source},
     subject::Operator,
 };
 
+/// Prefix of a line that reports a violation. If there are many cases, the number, the name and the invariants of the case
+/// follow, separated by tabs.
+pub const VIOLATED: &str = "violated: ";
+
 /// Runs an operator under simulation, as the arguments of this process specify: see `--help`. The seeds of one run are judged
-/// on all
-/// cores.
+/// on all cores.
 pub fn main(operator: Operator) -> ExitCode {
     run(Programs::of(operator))
 }
 
-/// Runs the operators of this repository, and others.
-pub fn of_repository(others: impl IntoIterator<Item = Operator>) -> ExitCode {
-    run(Programs::of_repository(others))
+/// Runs the operators of the repository of the runtime, and others.
+pub fn of_repository(
+    main: &'static dyn Program,
+    repository: Repository,
+    others: impl IntoIterator<Item = Operator>,
+) -> ExitCode {
+    run(Programs::of_repository(main, repository, others))
 }
 
 fn run(programs: Programs) -> ExitCode {
@@ -76,13 +82,13 @@ fn single(arguments: &ArgMatches) -> Option<ExitCode> {
         return Some(report(&plan, None, false));
     }
     if let Some(parts) = arguments.get_one::<String>("mutants") {
-        if !programs().is_of_repository {
+        let Some(repository) = &programs().repository else {
             eprintln!(
                 "--mutants needs the repository of operator-runtime: run `make mutants` there"
             );
             return Some(ExitCode::FAILURE);
-        }
-        return Some(exit(mutants::run(parts)));
+        };
+        return Some(exit((repository.mutants)(parts)));
     }
     if let Some(name) = arguments.get_one::<String>("case") {
         let Some(plan) = plan_of(name) else {
@@ -140,29 +146,30 @@ fn judge_all(arguments: &ArgMatches) -> ExitCode {
             examine(&Plan::of(*program, *seed)).0
         })
     };
-    let faults = || {
-        let (mut faults, calm) = (one_fault::all(), one_fault::Calm::default());
-        faults.retain(|(name, _)| is_chosen(name));
-        all(&faults, "faults", how, |fault| {
-            one_fault::got_over(fault, &calm)
-        })
-    };
-    let responses = || {
-        let mut cases = responses::all();
-        cases.retain(|(name, _)| is_chosen(name));
-        all(&cases, "responses", how, responses::check)
-    };
+    let more = programs().repository.iter().flat_map(|it| it.more);
+    let more = more.map(|sort| {
+        move || {
+            let mut cases = (sort.all)();
+            cases.retain(|(name, _)| is_chosen(name));
+            all(&cases, sort.what, how, |case| case())
+        }
+    });
+    let more: Vec<_> = more.collect();
     let again = || {
         let few = chosen(named(seeds::of_everything(programs().main)));
         all(&few, "seeds, each twice", how, |seed| twice(*seed))
     };
-    let parts: &[&dyn Fn() -> Judged] = if arguments.get_flag("exhaustive") {
-        &[&scripts, &variations]
-    } else if programs().is_of_repository {
-        &[&scripts, &faults, &responses, &again, &of_others, &judged]
+    let mut parts: Vec<&dyn Fn() -> Judged> = vec![&scripts];
+    if arguments.get_flag("exhaustive") {
+        parts.push(&variations);
     } else {
-        &[&scripts, &again, &judged]
-    };
+        parts.extend(more.iter().map(|part| part as &dyn Fn() -> Judged));
+        parts.push(&again);
+        if programs().repository.is_some() {
+            parts.push(&of_others);
+        }
+        parts.push(&judged);
+    }
     let (mut cases, mut wrong) = (0, Vec::new());
     for part in parts {
         if wrong.is_empty() || !first {
@@ -228,7 +235,7 @@ fn twice(seed: u64) -> Vec<Violation> {
     let program = std::env::current_exe().unwrap();
     let mut other = std::process::Command::new(program);
     other.args(["--twice", "--seed", &seed.to_string()]);
-    if !programs().is_of_repository {
+    if programs().repository.is_none() {
         other.args(["--program", programs().main.app().name]);
     }
     let other = other.output().unwrap();
@@ -340,7 +347,7 @@ fn shortest(plan: &Plan, invariant: Option<&str>) -> Vec<String> {
     }
     let sources = found.iter().map(|violation| {
         let mut least = shrink(plan, violation, &|plan| examine(plan).0);
-        if !plan.program.has_regression_cases() {
+        if plan.program.types().is_none() {
             // The arguments of a seed only leave out steps.
             let steps = mem::take(&mut least.steps);
             least = Plan {
@@ -352,7 +359,7 @@ fn shortest(plan: &Plan, invariant: Option<&str>) -> Vec<String> {
         let mut its = found.iter();
         let why = its.find(|other| other.is_like(violation));
         let why = why.map_or_else(String::new, ToString::to_string);
-        if plan.program.has_regression_cases() {
+        if plan.program.types().is_some() {
             return source(&least, &format!("seed_{}", plan.seed), &why);
         }
         let arguments = as_arguments(&least).unwrap_or_default();

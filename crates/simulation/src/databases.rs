@@ -12,9 +12,8 @@ use super::{
     judge::{self, Case, Violation},
     outside::Place,
     plan::{Action, Calls, Fault, Happens, Plan},
-    program::Program,
+    program::{NAMESPACE, Program},
     trace::Time,
-    world::FOOS,
 };
 
 /// Example of the runtime with three kinds: Databases, their classes and their backups.
@@ -36,9 +35,9 @@ pub const VAULT: &str = "vault";
 
 /// Values of the annotation `grant-to`. The first half grants the access to the Databases.
 const GRANTS: &[Option<&str>] = &[
-    Some(FOOS),
+    Some(NAMESPACE),
     Some("*"),
-    Some("other, foos"),
+    Some("other, objects"),
     Some("other"),
     Some(""),
     None,
@@ -374,7 +373,7 @@ type Secret = (&'static str, u64);
 fn secrets() -> impl Iterator<Item = Secret> {
     let numbers = || 0..SECRETS;
     numbers()
-        .map(|number| (FOOS, number))
+        .map(|number| (NAMESPACE, number))
         .chain(numbers().map(|number| (VAULT, number)))
 }
 
@@ -392,7 +391,7 @@ fn secret_path((namespace, number): Secret) -> String {
 /// Returns a reference to a Secret. The default namespace is that of the Database.
 fn reference((namespace, number): Secret) -> Value {
     let mut reference = json!({ "name": secret_name(number), "namespace": null });
-    if namespace != FOOS {
+    if namespace != NAMESPACE {
         reference["namespace"] = namespace.into();
     }
     reference
@@ -422,10 +421,10 @@ fn backup_name(number: u64) -> String {
 fn path_of(plural: &str) -> String {
     match plural {
         "databaseclasses" => format!("/apis/{GROUP}/v1/{plural}"),
-        "databases" | "backups" => format!("/apis/{GROUP}/v1/namespaces/{FOOS}/{plural}"),
-        "deployments" => format!("/apis/apps/v1/namespaces/{FOOS}/{plural}"),
-        "jobs" => format!("/apis/batch/v1/namespaces/{FOOS}/{plural}"),
-        _ => format!("/api/v1/namespaces/{FOOS}/{plural}"),
+        "databases" | "backups" => format!("/apis/{GROUP}/v1/namespaces/{NAMESPACE}/{plural}"),
+        "deployments" => format!("/apis/apps/v1/namespaces/{NAMESPACE}/{plural}"),
+        "jobs" => format!("/apis/batch/v1/namespaces/{NAMESPACE}/{plural}"),
+        _ => format!("/api/v1/namespaces/{NAMESPACE}/{plural}"),
     }
 }
 
@@ -442,7 +441,7 @@ fn custom(plural: &str, kind: &str, name: &str, spec: &Value) -> Request {
         "apiVersion": format!("{GROUP}/v1"), "kind": kind, "metadata": { "name": name }, "spec": spec,
     });
     if plural != "databaseclasses" {
-        body["metadata"]["namespace"] = FOOS.into();
+        body["metadata"]["namespace"] = NAMESPACE.into();
     }
     (Method::POST, path_of(plural), body)
 }
@@ -462,7 +461,7 @@ fn create_database(draw: &mut Draws, number: u64) -> Request {
 }
 
 fn create_class(number: u64, replicas: u64) -> Request {
-    let spec = json!({ "replicas": replicas, "namespace": FOOS });
+    let spec = json!({ "replicas": replicas, "namespace": NAMESPACE });
     custom(
         "databaseclasses",
         "DatabaseClass",

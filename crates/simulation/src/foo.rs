@@ -1,21 +1,54 @@
-//! The operator of Foos.
+//! The operator of Foos: its users, its scripts, its judges, its regression cases, and the mutants of the repository.
+
+pub mod found;
+pub mod invariants;
+pub mod judge;
+pub mod mutants;
+pub mod one_fault;
+pub mod responses;
+pub mod scripts;
+pub mod seeds;
+#[cfg(test)]
+mod tests;
+pub mod users;
 
 use foo_controller::{APP, FooConfig};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use operator_runtime::{App, Builder};
-use operator_testkit::api_server::Others;
+use operator_testkit::api_server::{CustomKind, Fencing, Kind, Others};
 
-use super::{
-    judge::{self, Case, Violation},
+use crate::{
+    cases::Repository,
+    judge::{Case, Violation},
     outside::Place,
     plan::{Action, Plan},
     program::Program,
-    scripts::{self, Script},
+    scripts::Script,
     trace::Time,
-    users::Deed,
 };
 
-/// Its users are in [`seeds`](super::seeds), because regressions and scripts use them as well.
+use invariants::FENCING;
+use users::{Deed, NAMESPACE, SYSTEM};
+
+/// The kind that the replicas reconcile.
+pub const FOO: Kind = Kind::Custom(&CustomKind {
+    group: "samplecontroller.k8s.io",
+    version: "v1alpha1",
+    kind: "Foo",
+    plural: "foos",
+    namespaced: true,
+    scale: true,
+    selectable: false,
+});
+
+/// What is run besides the scripts and the seeds.
+pub const REPOSITORY: Repository = Repository {
+    found: found::all,
+    more: &[one_fault::CASES, responses::CASES],
+    mutants: mutants::run,
+};
+
+/// The operator of Foos.
 #[derive(Debug)]
 pub struct Foo;
 
@@ -37,31 +70,48 @@ impl Program for Foo {
     }
 
     fn users(&self, plan: &mut Plan, heal: Time) {
-        plan.users_of_foos(heal);
+        seeds::users(plan, heal);
     }
 
     fn judge(&self, case: &Case<'_>, found: &mut Vec<Violation>) {
-        judge::judge_foos(case, found);
+        judge::judge(case, found);
     }
 
     fn scripts(&'static self) -> Vec<Script> {
-        scripts::of_foos()
+        scripts::all()
     }
 
     fn change(&self) -> Option<Action> {
         let (foo, replicas) = (0, Some(1));
-        Some(Action::User(Deed::ScaleFoo { foo, replicas }))
+        Some(Action::user(Deed::ScaleFoo { foo, replicas }))
     }
 
-    fn has_fencing(&self) -> bool {
-        true
+    fn namespace(&self) -> &'static str {
+        NAMESPACE
     }
 
-    fn meets(&self, _: &str) -> bool {
-        true
+    fn system(&self) -> &'static str {
+        SYSTEM
+    }
+
+    fn types(&self) -> Option<&'static [(&'static str, &'static str)]> {
+        Some(users::TYPES)
+    }
+
+    fn fencing(&self) -> Option<Fencing> {
+        Some(FENCING)
+    }
+
+    fn faults(&self) -> Vec<&'static crate::seeds::Kind> {
+        seeds::faults()
     }
 
     fn policies(&self) -> &'static [Others] {
         &Others::ALL
     }
+}
+
+/// Returns a plan without steps.
+pub fn calm(seed: u64, replicas: usize, servers: usize, end: Time) -> Plan {
+    Plan::calm(&Foo, seed, replicas, servers, end)
 }

@@ -1,4 +1,4 @@
-//! Checks the invariants I1 to I8 with the API server's audit log, with
+//! Checks the invariants I1, I2, I4 to I6 and I8 with the API server's audit log, with
 //! [`Options::audit`](operator_testkit::cluster::Options::audit) enabled from the start.
 //!
 //! All objects are in one etcd, so resourceVersions order all writes, and the holder of the Lease during a write is known
@@ -10,42 +10,14 @@
 //! for longer.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     fmt,
     time::Duration,
 };
 
-use foo_controller::api::Foo;
-use k8s_openapi::{
-    api::apps::v1::{Deployment, DeploymentSpec},
-    apimachinery::pkg::apis::meta::v1::OwnerReference,
-    jiff::Timestamp,
-};
-use kube::ResourceExt as _;
-use operator_testkit::{api_server::Fencing, cluster::AuditEvent};
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::OwnerReference, jiff::Timestamp};
+use operator_testkit::cluster::AuditEvent;
 use serde_json::Value;
-
-/// Annotation with the generation of the Foo that a Deployment was written from.
-pub const GENERATION: &str = "samplecontroller.k8s.io/foo-generation";
-/// Annotation with the owner of the generation. Generations of different Foos are not comparable.
-pub const MADE_FOR: &str = "samplecontroller.k8s.io/made-for";
-
-/// Annotation of the fencing record with the leader's identity (`deploy/components/fencing`).
-pub const FENCING_HOLDER: &str = "samplecontroller.k8s.io/lease-holder";
-
-/// Annotation of the fencing record with the term.
-pub(crate) const FENCING_TERM: &str = "samplecontroller.k8s.io/lease-term";
-
-/// User of the replicas.
-pub const CONTROLLER: &str = "system:serviceaccount:foo-system:foo-controller";
-
-/// The fencing component.
-pub const FENCING: Fencing = Fencing {
-    policy: "foo-controller-fencing",
-    user: CONTROLLER,
-    record: ("foo-system", "foo-controller-fencing"),
-    holder: FENCING_HOLDER,
-};
 
 /// Resources that the replicas reconcile and may write.
 #[derive(Clone, Copy, Debug)]
@@ -62,16 +34,6 @@ pub struct Work {
     /// Annotation of the fencing record with the leader's identity.
     pub fencing_holder: &'static str,
 }
-
-/// Work of the Foo controller.
-pub const FOO: Work = Work {
-    kind: "Foo",
-    primary: "foos",
-    owned: &["deployments"],
-    status: true,
-    finalizers: false,
-    fencing_holder: FENCING_HOLDER,
-};
 
 /// Holder of the Lease after a write whose response was lost.
 const UNKNOWN: &str = "?";
@@ -144,12 +106,8 @@ struct LeaseWrite {
     read: Timestamp,
 }
 
-/// Checks a whole log for I1, I2, I4, I5, I7 and I8, and the `quiet` periods without changes for I6.
-pub fn check(log: &[AuditEvent], election: &Election, quiet: &[(Timestamp, Timestamp)]) -> Report {
-    check_of(&[FOO], log, election, quiet)
-}
-
-/// Like [`check`], for the controllers of other resource types.
+/// Checks a whole log of the controllers of these resource types for I1, I2, I4, I5 and I8, and the `quiet` periods without changes
+/// for I6.
 pub fn check_of(
     works: &[Work],
     log: &[AuditEvent],
@@ -183,76 +141,7 @@ pub fn check_of(
             report.violate("I6", event, "where nothing had changed");
         }
     }
-    i7_generation(log, &mut report);
     report
-}
-
-/// Returns an error for each Foo whose Deployment or status does not match its spec and the configured image.
-pub fn unsettled(foos: &[Foo], deployments: &[Deployment], image: &str) -> Vec<String> {
-    let key = |namespace: Option<String>, name: &str| (namespace, name.to_owned());
-    let by_name: BTreeMap<_, _> = deployments
-        .iter()
-        .map(|deployment| {
-            (
-                key(deployment.namespace(), &deployment.name_any()),
-                deployment,
-            )
-        })
-        .collect();
-    let wrong = |foo: &Foo| {
-        let Some(deployment) = by_name.get(&key(foo.namespace(), &foo.spec.deployment_name)) else {
-            return Some("has no Deployment");
-        };
-        let spec = deployment.spec.as_ref().unwrap();
-        let observed = foo
-            .status
-            .as_ref()
-            .and_then(|status| status.observed_generation);
-        if controller(deployment.owner_references())
-            .is_none_or(|o| Some(&o.uid) != foo.uid().as_ref())
-        {
-            Some("does not control its Deployment")
-        } else if foo.spec.replicas.is_some() && spec.replicas != foo.spec.replicas {
-            Some("has another number of replicas")
-        } else if images(spec) != [Some(image)] {
-            Some("has another image")
-        } else if !has_labels(deployment, &foo.name_any()) {
-            Some("has other labels")
-        } else if observed != foo.metadata.generation {
-            Some("has a status of before")
-        } else {
-            None
-        }
-    };
-    foos.iter()
-        .filter_map(|foo| Some(format!("I3 {} {}", foo.name_any(), wrong(foo)?)))
-        .collect()
-}
-
-/// Returns the images of the pods' containers.
-fn images(spec: &DeploymentSpec) -> Vec<Option<&str>> {
-    let pod = spec.template.spec.iter();
-    let containers = pod.flat_map(|pod| &pod.containers);
-    containers
-        .map(|container| container.image.as_deref())
-        .collect()
-}
-
-/// Returns whether the Deployment, its selector and its pods have the required labels.
-fn has_labels(deployment: &Deployment, foo: &str) -> bool {
-    let spec = deployment.spec.as_ref().unwrap();
-    let pods = spec.template.metadata.as_ref();
-    let all = [
-        deployment.metadata.labels.as_ref(),
-        spec.selector.match_labels.as_ref(),
-        pods.and_then(|pods| pods.labels.as_ref()),
-    ];
-    all.into_iter().all(|labels| {
-        labels.is_some_and(|labels| {
-            let is = |name: &str, value: &str| labels.get(name).is_some_and(|v| v == value);
-            is("app", "nginx") && is("controller", foo)
-        })
-    })
 }
 
 /// The writer held the Lease at the resourceVersion of its write. The response to a deletion contains no resourceVersion, so all
@@ -362,8 +251,8 @@ fn i2_deadline(
     }
 }
 
-/// A Deployment that the controller creates contains its Foo's UID. The controller writes only objects that a Foo controls, and
-/// the few others that it may write.
+/// An object that the controller creates contains the UID of its owner. The controller writes only objects that a reconciled object
+/// controls, and the few others that it may write.
 fn i4_i5_owner(
     works: &[Work],
     log: &[AuditEvent],
@@ -445,36 +334,6 @@ fn i4_i5_owner(
             }
             _ => report.violate("I5", event, "which is not ours to write"),
         }
-    }
-}
-
-/// The generation of one Foo on a Deployment never decreases, for any writer.
-fn i7_generation(log: &[AuditEvent], report: &mut Report) {
-    let mut writes: Vec<_> = log
-        .iter()
-        .filter(|event| event.resource == "deployments" && is_made(event))
-        .filter_map(|event| Some((version(&event.response_object)?, event)))
-        .collect();
-    writes.sort_by_key(|(version, _)| *version);
-    let mut newest: HashMap<(&str, Option<&str>), i64> = HashMap::new();
-    for (_, event) in writes {
-        let metadata = &event.response_object["metadata"];
-        let generation = metadata["annotations"][GENERATION].as_str();
-        let Some(generation) = generation.and_then(|text| text.parse::<i64>().ok()) else {
-            continue;
-        };
-        let made_for = metadata["annotations"][MADE_FOR].as_str();
-        let newest = newest
-            .entry((metadata["uid"].as_str().unwrap(), made_for))
-            .or_default();
-        if generation < *newest {
-            report.violate(
-                "I7",
-                event,
-                &format!("back from generation {newest} to {generation}"),
-            );
-        }
-        *newest = generation.max(*newest);
     }
 }
 
@@ -621,7 +480,7 @@ fn user(holder: &str) -> &str {
 }
 
 impl Report {
-    fn violate(&mut self, invariant: &str, event: &AuditEvent, what: &str) {
+    pub fn violate(&mut self, invariant: &str, event: &AuditEvent, what: &str) {
         let AuditEvent {
             user,
             verb,
@@ -688,7 +547,7 @@ fn takes_last_finalizer(event: &AuditEvent) -> bool {
         && metadata["finalizers"].is_null()
 }
 
-fn is_made(event: &AuditEvent) -> bool {
+pub fn is_made(event: &AuditEvent) -> bool {
     is_write(event) && event.is_success()
 }
 
@@ -705,6 +564,6 @@ pub fn version(object: &Value) -> Option<u64> {
     object["metadata"]["resourceVersion"].as_str()?.parse().ok()
 }
 
-fn controller(owners: &[OwnerReference]) -> Option<&OwnerReference> {
+pub fn controller(owners: &[OwnerReference]) -> Option<&OwnerReference> {
     owners.iter().find(|owner| owner.controller == Some(true))
 }

@@ -3,32 +3,20 @@
 //! The checker of the tests on real processes, [`invariants`](crate::invariants), judges the calls as events of an audit log. The
 //! other judges check properties that such a log does not show.
 
-mod asked;
-mod audit;
-mod converge;
+pub mod audit;
 mod databases;
-mod deployments;
-mod events;
+pub mod events;
+pub mod fields;
 mod grants;
-mod hindered;
+pub mod hindered;
 mod installations;
-mod known;
-mod leader;
-mod owners;
-mod rates;
-pub use rates::subject;
-mod record;
-mod reports;
-mod retries;
-mod rollouts;
+pub mod leader;
+pub mod rates;
 mod shops;
-mod sizes;
-mod statuses;
+pub mod sizes;
 pub mod subject;
-mod warnings;
-mod workers;
-mod works;
-mod writes;
+pub mod workers;
+pub mod works;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,24 +28,23 @@ use std::{
 
 use operator_testkit::api_server::{Key, Kind, Revision, Store};
 
-use converge::text;
+use fields::text;
 pub use leader::holder;
 
 use super::{
     plan::{Fault, Plan, Settings},
     trace::{Call, End, Life, Reconcile, Time, Trace, Who, comes_at, seconds},
-    users::{LEASE_NAMESPACE, lease_of},
-    world::{FOO, GRACE, World},
+    world::{GRACE, World},
 };
 
 /// Step of the simulated time.
-const STEP: Duration = Duration::from_millis(20);
+pub const STEP: Duration = Duration::from_millis(20);
 
 /// Longest `Retry-After` that a replica honors.
-const ASKED: Duration = Duration::from_secs(30);
+pub const ASKED: Duration = Duration::from_secs(30);
 
 /// Longest time that an API server that is behind enforces a removed policy.
-const KNOWN: Duration = Duration::from_secs(45);
+pub const KNOWN: Duration = Duration::from_secs(45);
 
 /// Violation of an invariant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,37 +141,6 @@ fn judge_leaders(case: &Case<'_>, found: &mut Vec<Violation>) {
     works::lets_go(case, found);
 }
 
-pub fn judge_foos(case: &Case<'_>, found: &mut Vec<Violation>) {
-    works::holder_works(case, found);
-    retries::rights_are_used_again(case, found);
-    retries::tries_again(case, found);
-    retries::waits(case, found);
-    retries::backs_off(case, found);
-    audit::check(case, found);
-    record::was_read(case, found);
-    record::is_waited_for(case, found);
-    converge::settled(case, found);
-    converge::at_rest(case, found);
-    deployments::check(case, found);
-    deployments::was_read(case, found);
-    asked::check(case, found);
-    owners::are_waited_for(case, found);
-    statuses::check(case, found);
-    rollouts::check(case, found);
-    reports::in_time(case, found);
-    events::said_once(case, found);
-    events::are_true(case, found);
-    warnings::check(case, found);
-    warnings::refused(case, found);
-    writes::asked_once(case, found);
-    writes::replicas(case, found);
-    rates::bounded(case, found);
-    rates::heeds(case, found);
-    rates::forgets(case, found);
-    sizes::bounded(case, found);
-    workers::are_left_to_others(case, found);
-}
-
 /// Runs a plan and judges it. A panic is a violation as well, in the simulation (as for an unknown request) or in a judge. The
 /// world then has the state at the panic.
 pub fn examine(plan: &Plan) -> (Vec<Violation>, World) {
@@ -206,29 +162,27 @@ fn caught<T>(run: impl FnOnce() -> T) -> Result<T, Violation> {
 
 /// Run, with data that several judges use.
 pub struct Case<'a> {
-    plan: &'a Plan,
-    trace: &'a Trace,
-    store: &'a Store,
+    pub plan: &'a Plan,
+    pub trace: &'a Trace,
+    pub store: &'a Store,
     /// Of the judged installation.
-    lease: Key,
+    pub lease: Key,
     /// Pods of the replicas: their users in the checker's audit log.
-    pods: BTreeSet<String>,
+    pub pods: BTreeSet<String>,
     /// Call that wrote each revision, by its index in the store's history.
     writers: BTreeMap<usize, &'a Call>,
     /// Rates of the fastest and of the slowest clock, in thousandths.
-    rates: (u32, u32),
+    pub rates: (u32, u32),
     /// When backups were restored.
-    restored: Vec<Time>,
+    pub restored: Vec<Time>,
     /// When the machine slept, by place.
-    asleep: BTreeMap<usize, Vec<Range<Time>>>,
+    pub asleep: BTreeMap<usize, Vec<Range<Time>>>,
     /// Versions up to which a process had received all changes, with the time, by process and resource.
-    told: BTreeMap<(Who, &'a str), Vec<(Time, u64)>>,
-    /// Reconciles of each Foo, by `namespace/name`, in order of time.
-    reconciles: BTreeMap<&'a str, Vec<&'a Reconcile>>,
-    /// History of all Deployments, by name.
-    deployments: BTreeMap<&'a str, Vec<&'a Revision>>,
-    /// History of all Foos, by name.
-    foos: BTreeMap<&'a str, Vec<&'a Revision>>,
+    pub told: BTreeMap<(Who, &'a str), Vec<(Time, u64)>>,
+    /// Reconciles of each object, by `namespace/name`, in order of time.
+    pub reconciles: BTreeMap<&'a str, Vec<&'a Reconcile>>,
+    /// History of the objects, by kind and name.
+    objects: BTreeMap<Kind, BTreeMap<&'a str, Vec<&'a Revision>>>,
 }
 
 impl<'a> Case<'a> {
@@ -252,20 +206,18 @@ impl<'a> Case<'a> {
         for one in &trace.reconciles {
             reconciles.entry(&*one.key).or_default().push(one);
         }
-        let by_name = |kind| {
-            let mut objects = BTreeMap::<_, Vec<_>>::new();
-            let its = store.history().iter().filter(|one| one.key.kind == kind);
-            for revision in its {
-                let one = objects.entry(&*revision.key.name).or_default();
-                one.push(&**revision);
-            }
-            objects
-        };
+        let mut objects = BTreeMap::<_, BTreeMap<_, Vec<_>>>::new();
+        for revision in store.history() {
+            let of_kind = objects.entry(revision.key.kind).or_default();
+            let one = of_kind.entry(&*revision.key.name).or_default();
+            one.push(&**revision);
+        }
+        let (program, lease) = (plan.program, plan.program.lease(installation));
         Self {
             plan,
             trace,
             store,
-            lease: Key::new(Kind::Lease, LEASE_NAMESPACE, &lease_of(installation)),
+            lease: Key::new(Kind::Lease, program.system(), &lease),
             pods: trace.lives.iter().map(|life| life.pod.0.clone()).collect(),
             writers: writers
                 .flat_map(|call| call.written.clone().map(move |index| (index, call)))
@@ -277,24 +229,35 @@ impl<'a> Case<'a> {
             asleep: trace.asleep(),
             told,
             reconciles,
-            deployments: by_name(Kind::Deployment),
-            foos: by_name(FOO),
+            objects,
         }
     }
 
+    /// Returns the history of the objects of this kind and name.
+    pub fn history_of(&self, kind: Kind, name: &str) -> &[&'a Revision] {
+        let its = self.objects.get(&kind).and_then(|all| all.get(name));
+        its.map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the names of the objects of this kind.
+    pub fn names_of(&self, kind: Kind) -> impl Iterator<Item = &'a str> {
+        let its = self.objects.get(&kind).into_iter();
+        its.flat_map(BTreeMap::keys).copied()
+    }
+
     /// Converts a time on a replica's clock to simulated time, for the slowest clock.
-    fn longest(&self, time: Duration) -> Duration {
+    pub fn longest(&self, time: Duration) -> Duration {
         time * 1000 / self.rates.1
     }
 
     /// Converts a time on a replica's clock to simulated time, for the fastest clock.
-    fn shortest(&self, time: Duration) -> Duration {
+    pub fn shortest(&self, time: Duration) -> Duration {
         time * 1000 / self.rates.0
     }
 
     /// Converts a time on the clock of this process to simulated time. Replicas that an update adds have the clock of the first
     /// replica.
-    fn takes(&self, who: Who, time: Duration) -> Duration {
+    pub fn takes(&self, who: Who, time: Duration) -> Duration {
         let machines = &self.plan.replicas;
         let machine = machines.get(who.replica).unwrap_or(&machines[0]);
         time * 1000 / machine.rate
@@ -302,7 +265,7 @@ impl<'a> Case<'a> {
 
     /// Returns the version up to which a process had received and read all changes by this time. A process that stands still
     /// reads nothing. Changes that arrive while its machine sleeps arrive by the clock of the machine, which stands still.
-    fn told(&self, who: Who, resource: &str, at: Time) -> u64 {
+    pub fn told(&self, who: Who, resource: &str, at: Time) -> u64 {
         /// A change is read in the step of its arrival, or in the next.
         const READ: Duration = STEP.saturating_mul(2);
         let still = self.life(who).into_iter().flat_map(|life| &life.still);
@@ -318,7 +281,7 @@ impl<'a> Case<'a> {
     }
 
     /// Returns when this time has passed for a process. Its clock stands still while its machine sleeps.
-    fn by_its_clock(&self, who: Who, begun: Time, time: Duration) -> Time {
+    pub fn by_its_clock(&self, who: Who, begun: Time, time: Duration) -> Time {
         let slept = self.asleep.get(&who.replica).into_iter().flatten();
         let slept = slept.filter(|slept| slept.end > begun);
         slept.fold(begun + self.longest(time), |due, slept| {
@@ -330,13 +293,13 @@ impl<'a> Case<'a> {
     }
 
     /// Returns when the machine slept, each time until the clock has caught up with the messages that arrived.
-    fn asleep(&self, who: Who) -> impl Iterator<Item = Range<Time>> {
+    pub fn asleep(&self, who: Who) -> impl Iterator<Item = Range<Time>> {
         let all = self.asleep.get(&who.replica).map_or(&[][..], Vec::as_slice);
         all.iter().map(|time| time.start..comes_at(all, time.end))
     }
 
-    /// Returns the reconcile of this Foo that sent the call.
-    fn reconcile_of(&self, call: &Call, key: &str) -> Option<&'a Reconcile> {
+    /// Returns the reconcile of this object that sent the call.
+    pub fn reconcile_of(&self, call: &Call, key: &str) -> Option<&'a Reconcile> {
         let its = self.reconciles.get(key)?;
         let mut its = its.iter().rev().filter(|one| one.who == call.who);
         its.find(|one| one.begun <= call.begun).copied()
@@ -344,7 +307,7 @@ impl<'a> Case<'a> {
 
     /// Returns the begin of the reconcile that sent a call about a dependent. Objects of several kinds have its name, so this is
     /// the first reconcile that had not ended.
-    fn reconcile_begun(&self, call: &Call, namespace: &str) -> Time {
+    pub fn reconcile_begun(&self, call: &Call, namespace: &str) -> Time {
         let name = match call.verb {
             "create" => text(&call.body["metadata"]["name"]),
             _ => call.name(),
@@ -359,27 +322,27 @@ impl<'a> Case<'a> {
     }
 
     /// Returns the replica's call that wrote this revision.
-    fn writer(&self, index: usize) -> Option<&'a Call> {
+    pub fn writer(&self, index: usize) -> Option<&'a Call> {
         self.writers.get(&index).copied()
     }
 
-    fn life(&self, who: Who) -> Option<&'a Life> {
+    pub fn life(&self, who: Who) -> Option<&'a Life> {
         self.trace.lives.iter().find(|life| life.who == who)
     }
 
     /// Returns the pod of the sender. The API server sees all replicas as the same user.
-    fn pod(&self, call: &Call) -> &'a str {
+    pub fn pod(&self, call: &Call) -> &'a str {
         self.life(call.who).map_or("", |life| &life.pod.0)
     }
 
     /// Returns the longest value of this setting in any process, by the slowest clock.
-    fn longest_of(&self, time: fn(&Settings) -> Duration) -> Duration {
+    pub fn longest_of(&self, time: fn(&Settings) -> Duration) -> Duration {
         let times = self.trace.lives.iter().map(|life| time(&life.settings));
         self.longest(times.max().unwrap_or_else(|| time(&self.plan.settings)))
     }
 
     /// Returns the holder of the Lease at the end.
-    fn last_leader(&self) -> Option<Who> {
+    pub fn last_leader(&self) -> Option<Who> {
         let lease = self.store.get(&self.lease)?;
         let mut lives = self.trace.lives.iter().rev();
         let leader = lives.find(|life| leader::holder(lease) == life.identity())?;
@@ -387,15 +350,15 @@ impl<'a> Case<'a> {
     }
 
     /// Returns whether an API server that is behind may have enforced a policy of another client.
-    fn has_policy(&self, at: Time) -> bool {
+    pub fn has_policy(&self, at: Time) -> bool {
         self.trace.faults.iter().any(|(time, fault)| {
             let known = time.start..time.end.saturating_add(KNOWN);
             matches!(fault, Fault::Policy(_)) && known.contains(&at)
         })
     }
 
-    /// Returns whether the definition of Foos is missing, or was until the watches have been reopened.
-    fn is_undefined(&self, at: Time) -> bool {
+    /// Returns whether the definition that faults remove is missing, or was until the watches have been reopened.
+    pub fn is_undefined(&self, at: Time) -> bool {
         const ANEW: Duration = Duration::from_secs(8);
         self.trace.faults.iter().any(|(time, fault)| {
             let is_it = matches!(fault, Fault::NoDefinition);
@@ -410,16 +373,16 @@ fn pod_of(identity: &str) -> &str {
 }
 
 /// Returns the name of an object for messages.
-fn named(key: &Key) -> String {
+pub fn named(key: &Key) -> String {
     format!("{} {}/{}", key.kind.info().kind, key.namespace, key.name)
 }
 
 /// Returns the name in `namespace/name`.
-fn name_of(key: &str) -> &str {
+pub fn name_of(key: &str) -> &str {
     key.rsplit('/').next().unwrap_or_default()
 }
 
-fn made(revision: &Revision) -> Time {
+pub fn made(revision: &Revision) -> Time {
     revision.at.since_start
 }
 

@@ -62,19 +62,15 @@ pub mod databases;
 #[warn(missing_docs)]
 pub mod draw;
 pub mod foo;
-pub mod found;
 pub mod invariants;
 pub mod judge;
-pub mod mutants;
 pub mod network;
-pub mod one_fault;
 #[warn(missing_docs)]
 pub mod outside;
 pub mod plan;
 pub mod program;
 mod record;
 pub mod replica;
-pub mod responses;
 pub mod scripts;
 pub mod seeds;
 pub mod shops;
@@ -84,7 +80,6 @@ pub mod subject;
 #[cfg(test)]
 mod tests;
 pub mod trace;
-pub mod users;
 pub mod world;
 
 pub use command::main;

@@ -3,6 +3,8 @@
 
 use std::process::ExitCode;
 
+use operator_simulation::foo::{Foo, REPOSITORY};
+
 /// The operator of Foos, without the users and judges of this crate for it.
 #[allow(dead_code, reason = "a program of its own")]
 #[path = "../examples/foo.rs"]
@@ -19,5 +21,5 @@ mod bucket;
 
 fn main() -> ExitCode {
     let others = [relay::operator(), bucket::operator(), foo::operator()];
-    operator_simulation::command::of_repository(others)
+    operator_simulation::command::of_repository(&Foo, REPOSITORY, others)
 }

@@ -1,15 +1,14 @@
 //! The plan of a run: the configuration, the replicas, and the steps with their times. `Display` prints all of it.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use operator_testkit::api_server::Others;
 
 use super::{
-    foo::Foo,
     program::Program,
     subject::Meddling,
     trace::{Role, Time, seconds},
-    users::Deed,
+    world::World,
 };
 
 /// A whole schedule.
@@ -41,14 +40,26 @@ pub struct Settings {
     pub lease_duration: Duration,
     pub renew_deadline: Duration,
     pub retry_period: Duration,
+    /// Image of the owned pods, if the program has this setting.
     pub image: &'static str,
-    /// 0: no limit.
+    /// Number of concurrent rollouts, if the program limits them. 0: no limit.
     pub max_rollouts: usize,
     /// Namespace to watch; `None`: all.
     pub namespace: Option<&'static str>,
 }
 
+/// An action of the users of one program.
+pub trait User: fmt::Debug + Send + Sync {
+    /// Carries it out, and ignores errors of the API server. Returns the last status code.
+    fn act(&self, world: &mut World) -> u16;
+}
+
 impl Action {
+    /// An action of the program's users.
+    pub fn user(action: impl User + 'static) -> Self {
+        Self::User(Arc::new(action))
+    }
+
     /// Returns the settings that replicas have from now on, if the action changes them.
     pub fn settings(&self) -> Option<&Settings> {
         match self {
@@ -90,20 +101,8 @@ pub enum What {
 /// An action of a user or another client: a request to the first running API server, or a change of the replicas.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// An action on a numbered Foo or Deployment, or on the Lease.
-    User(Deed),
-    /// Creates a Foo. Use [`Action::Request`] for an unusual spec.
-    Create {
-        foo: String,
-        deployment: String,
-        replicas: Option<i32>,
-    },
-    /// Changes `spec.replicas`.
-    Scale { foo: String, replicas: i32 },
-    /// Changes `spec.deploymentName`.
-    Rename { foo: String, deployment: String },
-    /// Deletes a Foo with `Background`, `Foreground` or `Orphan`.
-    Delete { foo: String, policy: &'static str },
+    /// An action of the program's users.
+    User(Arc<dyn User>),
     /// Any request. The path begins with `/`. The body is sent as it is, for a PATCH as a merge patch.
     Request {
         user: &'static str,
@@ -178,7 +177,7 @@ pub enum Fault {
         verb: &'static str,
         resource: &'static str,
     },
-    /// Removes the CRD of Foos, with all Foos, and installs it again at the end.
+    /// Removes the CRD of the first reconciled type, with all its objects, and installs it again at the end.
     NoDefinition,
     /// Removes the fencing component, and installs it again at the end. If the plan has no fencing, the other way round.
     Fencing,
@@ -187,11 +186,11 @@ pub enum Fault {
     FencingPart { record: bool },
     /// Installs an admission policy of another party.
     Policy(Others),
-    /// The pods of a users' Deployment do not become available, or a quota rejects them. The Deployment reports it.
+    /// The pods of the Deployment of this number do not become available, or a quota rejects them. The Deployment reports it.
     NoPods { deployment: u8, refused: bool },
     /// Stops the garbage collector.
     NoCollector,
-    /// Deletes the namespace of the Foos. At the end it is created again, with its Foos.
+    /// Deletes the namespace of the users' objects. At the end it is created again, with the objects of custom types.
     NoNamespace,
 }
 
@@ -416,10 +415,16 @@ impl Machine {
 
 impl Plan {
     /// Returns a plan without steps.
-    pub fn calm(seed: u64, replicas: usize, servers: usize, end: Time) -> Self {
+    pub fn calm(
+        program: &'static dyn Program,
+        seed: u64,
+        replicas: usize,
+        servers: usize,
+        end: Time,
+    ) -> Self {
         Self {
             seed,
-            program: &Foo,
+            program,
             settings: Settings::default(),
             replicas: vec![Machine::SOUND; replicas],
             servers,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use operator_runtime::{App, Builder, Kind, internals::Declared};
-use operator_testkit::api_server::{Now, Others, Store};
+use operator_testkit::api_server::{Fencing, Now, Others, Store};
 use parking_lot::Mutex;
 
 use super::{
@@ -14,8 +14,12 @@ use super::{
     plan::{Action, Plan},
     record,
     scripts::Script,
+    seeds,
     trace::Time,
 };
+
+/// Namespace of the users' objects. Not `default`, which cannot be deleted.
+pub const NAMESPACE: &str = "objects";
 
 /// An operator, its users, and the judges of its own.
 ///
@@ -57,19 +61,45 @@ pub trait Program: fmt::Debug + Send + Sync {
     /// Prepares the cluster, before the CRDs are installed.
     fn prepare(&self, _: &mut Store, _: Now) {}
 
-    /// Returns whether its plans may be kept as regression cases, in [`found`](crate::found).
-    fn has_regression_cases(&self) -> bool {
-        true
+    /// Returns the namespace of the users' objects.
+    fn namespace(&self) -> &'static str {
+        NAMESPACE
     }
 
-    /// Returns whether the fencing component may be installed.
-    fn has_fencing(&self) -> bool {
-        false
+    /// Returns the namespace of the replicas, their Lease and their `ServiceAccount`.
+    fn system(&self) -> &'static str {
+        "operator-system"
     }
 
-    /// Returns whether seeds draw the faults of this name.
-    fn meets(&self, fault: &str) -> bool {
-        FAULTS.contains(&fault)
+    /// Returns the name of the Lease of an installation.
+    fn lease(&self, installation: &str) -> String {
+        let hyphen = if installation.is_empty() { "" } else { "-" };
+        format!("{}{hyphen}{installation}", self.app().name)
+    }
+
+    /// Returns the user of the replicas.
+    fn user(&self) -> String {
+        format!(
+            "system:serviceaccount:{}:{}",
+            self.system(),
+            self.app().name
+        )
+    }
+
+    /// Returns the types in its users' actions, if its plans may be kept as regression cases: the text in front of a name, and the
+    /// type of the name.
+    fn types(&self) -> Option<&'static [(&'static str, &'static str)]> {
+        Some(&[])
+    }
+
+    /// Returns the fencing component, if it may be installed.
+    fn fencing(&self) -> Option<Fencing> {
+        None
+    }
+
+    /// Returns the faults that seeds draw. By default, faults that need no knowledge of the operator.
+    fn faults(&self) -> Vec<&'static seeds::Kind> {
+        seeds::FAULTS.iter().collect()
     }
 
     /// Returns the installation of the replicas in this place.
@@ -96,32 +126,7 @@ pub trait Program: fmt::Debug + Send + Sync {
     }
 }
 
-/// Faults that need no knowledge of the operator. The others concern Foos. Policies that change objects would make each Deployment
-/// contested.
-const FAULTS: &[&str] = &[
-    "crash",
-    "replace",
-    "freeze",
-    "suspend",
-    "wall clock",
-    "partition",
-    "cut off",
-    "slow",
-    "call",
-    "calls",
-    "reset",
-    "kill a server",
-    "pause a server",
-    "behind",
-    "stuck",
-    "cold",
-    "no streamed lists",
-    "compaction",
-    "revoke",
-    "policy",
-    "collector",
-];
-
+/// Policies that change objects would make each Deployment contested.
 const REJECTIONS: &[Others] = &[
     Others::NoChange,
     Others::NoDeletion,
@@ -130,7 +135,7 @@ const REJECTIONS: &[Others] = &[
     Others::Tickets,
 ];
 
-/// Verb and resource of a request, such as `("update", "foos/status")`.
+/// Verb and resource of a request, such as `("update", "shops/status")`.
 pub type Request = (&'static str, &'static str);
 
 /// Resource types and requests of an operator.

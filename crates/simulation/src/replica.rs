@@ -28,11 +28,7 @@ use super::{
     program::Program,
     record::{self, Record},
     trace::{End, Role, Sizes, Time, Who},
-    users::lease_of,
 };
-
-/// Namespace of the controller, its Lease and its `ServiceAccount`.
-pub const NAMESPACE: &str = "foo-system";
 
 /// Time of day at the start of a world.
 pub const BEGIN: Timestamp = Timestamp::constant(1_800_000_000, 0);
@@ -165,7 +161,7 @@ impl Replica {
             namespace: "default".to_owned(),
             requests: wire.transport(Role::Work, limits[0]),
             lease: wire.transport(Role::Lease, limits[1]),
-            pod_namespace: Some(NAMESPACE.to_owned()),
+            pod_namespace: Some(program.system().to_owned()),
         };
         let (settings, systems) = (settings.clone(), place.systems.cloned());
         let (metrics, meters) =
@@ -340,7 +336,7 @@ fn config(program: &dyn Program, installation: &str, settings: &Settings) -> Con
     config.http.addr = None;
     installation.clone_into(&mut config.installation);
     let election = &mut config.leader_election;
-    election.lease_name = lease_of(installation);
+    election.lease_name = program.lease(installation);
     election.lease_duration = settings.lease_duration;
     election.renew_deadline = settings.renew_deadline;
     election.retry_period = settings.retry_period;

@@ -4,29 +4,16 @@ use std::{collections::BTreeSet, time::Duration};
 
 use super::{
     draw::Draws,
-    foo::Foo,
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
     program::Program,
-    trace::{Role, Time},
-    users::{Deed, Policy, Spoilt},
-    world,
+    trace::Role,
 };
-
-/// Range of the numbers of Foos and Deployments.
-const FOOS: u64 = 4;
-const DEPLOYMENTS: u64 = 5;
 
 /// Milliseconds from the heal to the desired state, apart from retries. Covers the longest pause of a watch, a resync, a
 /// rollout, and a Lease without a holder.
 const SETTLE: u64 = 70_000;
 
-/// Time for a new Foo to reach its desired state.
-const NEW: Duration = Duration::from_secs(25);
-
-/// Longer than any plan.
-const FOR_GOOD: Duration = Duration::from_hours(1);
-
-const fn ms(milliseconds: u64) -> Duration {
+pub const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
@@ -55,17 +42,12 @@ fn names(plan: &Plan) -> BTreeSet<String> {
 }
 
 impl Plan {
-    /// Draws the plan of this seed.
+    /// Draws the plan of this seed for this operator.
     ///
     /// It begins with ten seconds or more of calm, followed by a storm. After the heal there is time to reach the desired
     /// state. During the final rest nothing should happen.
-    pub fn new(seed: u64) -> Self {
-        Self::of(&Foo, seed)
-    }
-
-    /// Draws the plan of this seed for this operator.
     pub fn of(program: &'static dyn Program, seed: u64) -> Self {
-        let settings = settings(&mut Draws::new(seed, "settings"));
+        let settings = settings(&mut Draws::new(seed, "settings"), program.namespace());
         let mut shape = Draws::new(seed, "shape");
         let calm = 10_000 + 5_000 * shape.below(3);
         let heal = calm + shape.log_uniform(20_000, 120_000);
@@ -89,16 +71,14 @@ impl Plan {
             settings,
             replicas: (0..replicas).map(machine).collect(),
             servers: shape.of(&[1, 1, 2, 3]),
-            fencing: shape.once_in(3) && program.has_fencing(),
+            fencing: shape.once_in(3) && program.fencing().is_some(),
             steps: Vec::new(),
             rest: ms(rest),
             end: ms(end),
         };
         program.users(&mut plan, ms(heal));
-        for kind in FAULTS {
-            if program.meets(kind.name) {
-                plan.faults(kind, calm, heal);
-            }
+        for kind in program.faults() {
+            plan.faults(kind, calm, heal);
         }
         // A backup may lack a removed component, and no user would install it again.
         let has = |what: fn(&Fault) -> bool| move |step: &Step| matches!(&step.what, What::Fault(fault, _) if what(fault));
@@ -126,90 +106,6 @@ impl Plan {
         });
         plan.steps.sort_by_key(|step| step.at);
         plan
-    }
-
-    /// Adds the actions of users: from the beginning to the end of the storm, and a few after it.
-    pub fn users_of_foos(&mut self, heal: Time) {
-        let heal = u64::try_from(heal.as_millis()).unwrap_or_default();
-        let mut draw = Draws::new(self.seed, "users");
-        for foo in 0..draw.between(1, FOOS + 1) {
-            let replicas = replicas(&mut draw);
-            let deed = Deed::CreateFoo {
-                foo: small(foo),
-                deployment: small(foo),
-                replicas,
-            };
-            self.deed(draw.between(100, 9_000), deed);
-        }
-        let pause = draw.log_uniform(500, 20_000);
-        let mut at = 9_000;
-        loop {
-            at += draw.between(pause / 4 + 1, pause * 2);
-            if at >= heal {
-                break;
-            }
-            let deed = deed(&mut draw);
-            self.deed(at, deed);
-        }
-        // After the storm, the leader must still react to changes.
-        let mut draw = Draws::new(self.seed, "afterwards");
-        for foo in 0..FOOS {
-            let foo = small(foo);
-            let deed = match draw.below(5) {
-                0 => Deed::ScaleFoo {
-                    foo,
-                    replicas: replicas(&mut draw),
-                },
-                1 => Deed::RenameDeployment {
-                    foo,
-                    deployment: small(draw.below(DEPLOYMENTS)),
-                },
-                2 => Deed::ChangeImage { deployment: foo },
-                3 => Deed::LosePod { deployment: foo },
-                _ => Deed::DeleteDeployment {
-                    deployment: foo,
-                    policy: Policy::Background,
-                },
-            };
-            self.deed(heal + draw.between(15_000, 40_000), deed);
-        }
-        // The last leader must reconcile a new Foo that no fault has affected.
-        let deed = Deed::CreateFoo {
-            foo: small(FOOS),
-            deployment: small(DEPLOYMENTS),
-            replicas: Some(1),
-        };
-        self.act(self.rest.saturating_sub(NEW), Action::User(deed));
-        let mut draw = Draws::new(self.seed, "edits of the Lease");
-        if draw.once_in(4) {
-            let deed = draw.of(&[
-                Deed::DeleteLease,
-                Deed::EmptyLease,
-                Deed::ClearHolder,
-                Deed::GiveLeaseAway,
-                Deed::ShortenLease,
-                Deed::RestoreLease,
-                Deed::SpoilLease,
-            ]);
-            self.deed(draw.between(9_000, heal), deed);
-        }
-        let mut draw = Draws::new(self.seed, "spoilt Foos");
-        if draw.once_in(4) {
-            let with = draw.of(&[
-                Spoilt::NoSpec,
-                Spoilt::NameIsNumber,
-                Spoilt::EmptyName,
-                Spoilt::LongName,
-                Spoilt::NoReplicas,
-                Spoilt::ManyReplicas,
-            ]);
-            let foo = small(draw.below(FOOS));
-            self.deed(draw.between(9_000, heal), Deed::SpoilFoo { foo, with });
-        }
-    }
-
-    fn deed(&mut self, at: u64, deed: Deed) {
-        self.act(ms(at), Action::User(deed));
     }
 
     /// Adds the faults of one kind at a random rate. A half to a tenth of the seeds have faults of a kind.
@@ -241,15 +137,16 @@ impl Plan {
 /// - `pause`: shortest average pause between two faults, in milliseconds.
 /// - `lasts`: range of the duration in milliseconds, if any.
 /// - `draw`: draws one fault.
-struct Kind {
-    name: &'static str,
+pub struct Kind {
+    pub name: &'static str,
     rare: u64,
     pause: u64,
     lasts: Option<(u64, u64)>,
     draw: fn(&mut Draws, &Plan) -> What,
 }
 
-const fn kind(
+/// Returns a kind of fault.
+pub const fn kind(
     name: &'static str,
     (rare, pause): (u64, u64),
     lasts: Option<(u64, u64)>,
@@ -264,11 +161,13 @@ const fn kind(
     }
 }
 
-const fn fault(fault: Fault) -> What {
+/// Returns a fault, without its duration.
+pub const fn fault(fault: Fault) -> What {
     What::Fault(fault, Duration::ZERO)
 }
 
-const FAULTS: &[Kind] = &[
+/// Faults of any operator.
+pub const FAULTS: &[Kind] = &[
     kind("crash", (3, 5_000), None, |draw, plan| {
         let (replica, then) = (replica(draw, plan), then(draw));
         fault(Fault::Crash { replica, then })
@@ -384,67 +283,20 @@ const FAULTS: &[Kind] = &[
         },
     ),
     kind("compaction", (3, 5_000), None, |_, _| fault(Fault::Compact)),
-    kind("restore", (10, 40_000), Some((500, 20_000)), |_, _| {
-        fault(Fault::Restore)
-    }),
     kind("revoke", (4, 10_000), Some((500, 30_000)), |draw, plan| {
         let (verb, resource) = draw.of(&plan.program.declared().rights);
         fault(Fault::Revoke { verb, resource })
     }),
-    kind("definition", (10, 40_000), Some((200, 20_000)), |_, _| {
-        fault(Fault::NoDefinition)
-    }),
-    kind("fencing", (4, 20_000), Some((200, 20_000)), |draw, plan| {
-        let record = draw.once_in(2);
-        fault(if plan.fencing && draw.once_in(2) {
-            Fault::FencingPart { record }
-        } else {
-            Fault::Fencing
-        })
-    }),
-    kind("upgrade", (4, 20_000), None, |draw, _| {
-        let image = draw.of(&["nginx:latest", "nginx:another"]);
-        let settings = Settings {
-            image,
-            ..settings(draw)
-        };
-        What::Action(Action::Upgrade { settings })
-    }),
-    kind("autoscaler", (3, 2_000), None, |draw, _| {
-        let (foo, replicas) = (small(draw.below(FOOS)), small(draw.between(1, 6)));
-        What::Action(Action::User(Deed::Autoscale { foo, replicas }))
-    }),
     kind("policy", (3, 10_000), Some((500, 40_000)), |draw, plan| {
         fault(Fault::Policy(draw.of(plan.program.policies())))
-    }),
-    kind("pods", (4, 10_000), None, |draw, _| {
-        let deployment = small(draw.below(DEPLOYMENTS));
-        let lasts = ms(draw.log_uniform(1_000, 60_000));
-        let lasts = if draw.once_in(4) { FOR_GOOD } else { lasts };
-        let refused = draw.once_in(2);
-        let fault = Fault::NoPods {
-            deployment,
-            refused,
-        };
-        What::Fault(fault, lasts)
-    }),
-    kind("lost pods", (3, 3_000), None, |draw, _| {
-        let deployment = small(draw.below(DEPLOYMENTS));
-        What::Action(Action::User(Deed::LosePod { deployment }))
-    }),
-    kind("pauses", (4, 5_000), None, |draw, _| {
-        let (deployment, paused) = (small(draw.below(DEPLOYMENTS)), !draw.once_in(3));
-        What::Action(Action::User(Deed::PauseDeployment { deployment, paused }))
     }),
     kind("collector", (4, 10_000), Some((1_000, 60_000)), |_, _| {
         fault(Fault::NoCollector)
     }),
-    kind("namespace", (6, 20_000), Some((200, 20_000)), |_, _| {
-        fault(Fault::NoNamespace)
-    }),
 ];
 
-fn settings(draw: &mut Draws) -> Settings {
+/// Draws settings. `namespace` may be the only one that the replicas watch.
+pub fn settings(draw: &mut Draws, namespace: &'static str) -> Settings {
     let (lease_duration, renew_deadline, retry_period) = draw.of(&[
         (15_000, 10_000, 2_000),
         (15_000, 10_000, 2_000),
@@ -458,7 +310,7 @@ fn settings(draw: &mut Draws) -> Settings {
         renew_deadline: ms(renew_deadline),
         retry_period: ms(retry_period),
         max_rollouts: draw.of(&[0, 1, 1, 2, 10]),
-        namespace: draw.of(&[None, None, Some(world::FOOS)]),
+        namespace: draw.of(&[None, None, Some(namespace)]),
         ..Settings::default()
     }
 }
@@ -484,16 +336,12 @@ fn way(draw: &mut Draws) -> Way {
     draw.of(&[Way::Both, Way::Requests, Way::Answers])
 }
 
-fn small(drawn: u64) -> u8 {
+pub fn small(drawn: u64) -> u8 {
     u8::try_from(drawn).unwrap_or(u8::MAX)
 }
 
 fn index(drawn: u64) -> usize {
     usize::try_from(drawn).unwrap_or_default()
-}
-
-fn replicas(draw: &mut Draws) -> Option<u8> {
-    (!draw.once_in(4)).then(|| small(draw.between(1, 5)))
 }
 
 /// Draws a selection of calls: of one replica or all, by one client or both, perhaps to one API server.
@@ -564,49 +412,5 @@ fn happens(draw: &mut Draws, of: Calls) -> Happens {
         13 => Happens::CrashAt(then),
         14 => Happens::CrashAfter(then),
         _ => Happens::Hangs(late),
-    }
-}
-
-/// Draws an action of a user.
-fn deed(draw: &mut Draws) -> Deed {
-    let foo = small(draw.below(FOOS));
-    let other = small(draw.below(DEPLOYMENTS));
-    let deployment = if draw.once_in(2) { foo } else { other };
-    let count = small(draw.between(1, 6));
-    let policy = draw.of(&[
-        Policy::Background,
-        Policy::Background,
-        Policy::Foreground,
-        Policy::Orphan,
-    ]);
-    let replicas = replicas(draw);
-    match draw.below(25) {
-        0..4 => Deed::CreateFoo {
-            foo,
-            deployment,
-            replicas,
-        },
-        4..8 => Deed::ScaleFoo { foo, replicas },
-        8..11 => Deed::RenameDeployment { foo, deployment },
-        11 => Deed::AnnotateFoo { foo },
-        12 | 13 => Deed::DeleteFoo { foo, policy },
-        14 => Deed::ReplaceFoo {
-            foo,
-            deployment,
-            replicas,
-        },
-        15 => Deed::AddFinalizer { foo },
-        16 => Deed::RemoveFinalizer { foo },
-        17 => Deed::ScaleDeployment {
-            deployment,
-            replicas: count,
-        },
-        18 => Deed::ChangeImage { deployment },
-        19 => Deed::ChangeLabels { deployment },
-        20 => Deed::ForgeGeneration { deployment },
-        21 => Deed::DeleteDeployment { deployment, policy },
-        22 => Deed::CreateDeployment { deployment },
-        23 => Deed::CopyDeployment { foo, deployment },
-        _ => Deed::OrphanDeployment { deployment },
     }
 }

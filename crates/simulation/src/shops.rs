@@ -14,10 +14,9 @@ use super::{
     judge::{self, Case, Violation},
     outside::Place,
     plan::{Action, Machine, Plan, Step, What},
-    program::Program,
+    program::{NAMESPACE, Program},
     scripts::{self, Script},
     trace::Time,
-    world::FOOS,
 };
 
 /// Example of the runtime with a kind that may not be installed.
@@ -234,7 +233,7 @@ fn path_of(plural: &str, name: &str) -> String {
         MONITORS => "apis/monitoring.coreos.com/v1",
         _ => "api/v1",
     };
-    format!("/{group}/namespaces/{FOOS}/{plural}/{name}")
+    format!("/{group}/namespaces/{NAMESPACE}/{plural}/{name}")
 }
 
 fn install() -> Request {
@@ -254,7 +253,7 @@ fn create(draw: &mut Draws, number: u64) -> Request {
 fn create_with(number: u64, class: &str) -> Request {
     let body = json!({
         "apiVersion": "example.com/v1", "kind": "Shop",
-        "metadata": { "name": name(number), "namespace": FOOS }, "spec": { "storage": class },
+        "metadata": { "name": name(number), "namespace": NAMESPACE }, "spec": { "storage": class },
     });
     let path = path_of("shops", "");
     (Method::POST, path.trim_end_matches('/').to_owned(), body)

@@ -3,6 +3,7 @@
 use super::{
     judge::Violation,
     plan::{Machine, Plan, Step, What},
+    program::Program,
 };
 
 /// Maximum number of runs for one plan.
@@ -107,21 +108,22 @@ pub fn source(plan: &Plan, name: &str, why: &str) -> String {
         rest,
         end,
     } = plan;
+    let source = |debug: &str| rust(*program, debug);
     let steps = steps.iter().map(|Step { at, what }| {
         let at = grouped(&at.as_millis().to_string());
-        format!("step({at}, What::{}),\n", rust(&format!("{what:?}")))
+        format!("step({at}, What::{}),\n", source(&format!("{what:?}")))
     });
     let steps: String = steps.collect();
-    let settings = rust(&format!("{settings:?}"));
+    let settings = source(&format!("{settings:?}"));
     let replicas = if replicas.iter().all(|machine| *machine == Machine::SOUND) {
         format!("[Machine::SOUND; {}]", replicas.len())
     } else {
-        rust(&format!("{replicas:?}"))
+        source(&format!("{replicas:?}"))
     };
     let (seed, rest, end) = (
         grouped(&seed.to_string()),
-        rust(&format!("{rest:?}")),
-        rust(&format!("{end:?}")),
+        source(&format!("{rest:?}")),
+        source(&format!("{end:?}")),
     );
     format!(
         "/// {why}
@@ -144,12 +146,9 @@ fn {name}() -> Plan {{
 }
 
 /// Text in front of a name, and the type of the name.
-const TYPES: [(&str, &str); 14] = [
+const TYPES: [(&str, &str); 11] = [
     ("Action(", "Action"),
-    ("User(", "Deed"),
     ("what: ", "Meddling"),
-    ("policy: ", "Policy"),
-    ("with: ", "Spoilt"),
     ("Fault(", "Fault"),
     ("Policy(", "Others"),
     ("way: ", "Way"),
@@ -161,24 +160,15 @@ const TYPES: [(&str, &str); 14] = [
     ("CrashAfter(", "Then"),
 ];
 
-/// Text in front of a value of type `String`.
-const STRINGS: [&str; 2] = ["foo: \"", "deployment: \""];
-
-/// Converts `Debug` output to Rust: adds the types of names, makes strings owned, and converts numbers and times (`1.5s` is
-/// `us(1_500_000)`).
-fn rust(debug: &str) -> String {
+/// Converts `Debug` output to Rust: adds the types of names, those of this program as well, and converts numbers and times (`1.5s`
+/// is `us(1_500_000)`).
+fn rust(program: &dyn Program, debug: &str) -> String {
     let mut named = debug.to_owned();
-    for (before, of) in TYPES {
+    for (before, of) in TYPES.iter().chain(program.types().unwrap_or_default()) {
         named = named.replace(before, &format!("{before}{of}::"));
     }
-    for before in STRINGS {
-        let mut parts = named.split(before);
-        let first = parts.next().unwrap_or_default().to_owned();
-        named = parts.fold(first, |all, part| {
-            let owned = part.replacen('"', "\".into()", 1);
-            all + before + &owned
-        });
-    }
+    // The variant holds a type-erased action.
+    named = named.replace("Action::User(", "Action::user(");
     let (mut source, mut rest) = (String::new(), &*named);
     while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
         let (before, number) = rest.split_at(start);

@@ -44,7 +44,7 @@ pub struct Call {
     pub path: String,
     /// `get`, `list`, `stream` (a list delivered as a watch), `watch`, `create`, `update`, `patch`, `delete`.
     pub verb: &'static str,
-    /// `foos`, `foos/status`, `deployments`, …
+    /// `shops`, `shops/status`, `deployments`, …
     pub resource: String,
     /// Request body; null if it is not JSON.
     pub body: Value,

@@ -11,9 +11,7 @@ mod rollout;
 use std::{collections::BTreeMap, mem, time::Duration};
 
 use k8s_openapi::jiff::SignedDuration;
-use operator_testkit::api_server::{
-    Answer, Call, CustomKind, Kind, METADATA, Method, Now, Server, Store, User,
-};
+use operator_testkit::api_server::{Answer, Call, METADATA, Method, Now, Server, Store, User};
 use serde_json::Value;
 
 use super::{
@@ -21,7 +19,7 @@ use super::{
     network::SHORTEST,
     outside::Landing,
     plan::{Action, Plan, Settings, Step, What},
-    replica::{BEGIN, NAMESPACE},
+    replica::BEGIN,
     trace::{Time, Trace, Who},
 };
 use calls::{Arriving, Stream};
@@ -38,22 +36,10 @@ const TICK: Duration = Duration::from_millis(100);
 /// Interval between two scrapes of the replicas.
 const SCRAPE: Duration = Duration::from_secs(30);
 
-/// Namespace of the Foos. Not `default`, which cannot be deleted.
-pub const FOOS: &str = "foos";
-
-/// The kind that the replicas reconcile.
-pub const FOO: Kind = Kind::Custom(&CustomKind {
-    group: "samplecontroller.k8s.io",
-    version: "v1alpha1",
-    kind: "Foo",
-    plural: "foos",
-    namespaced: true,
-    scale: true,
-    selectable: false,
-});
-
 pub struct World {
     pub plan: Plan,
+    /// User of the replicas.
+    user: String,
     pub now: Time,
     /// Whether all faults have been healed.
     is_healed: bool,
@@ -117,7 +103,7 @@ impl World {
     pub fn new(plan: Plan) -> Self {
         let mut store = Store::new();
         let now = at(Duration::ZERO);
-        for namespace in [FOOS, NAMESPACE] {
+        for namespace in [plan.program.namespace(), plan.program.system()] {
             store.create_namespace(now, namespace);
         }
         for namespace in plan.program.namespaces() {
@@ -156,6 +142,7 @@ impl World {
             scraped: Duration::ZERO,
             store,
             servers,
+            user: plan.program.user(),
             plan,
         };
         if world.plan.fencing {

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::super::{
     plan::Fault,
     trace::Time,
-    users,
     world::{World, at},
 };
 
@@ -18,6 +17,11 @@ const REVISION: &str = "deployment.kubernetes.io/revision";
 
 /// Time until a pod is available or gone.
 const POD: Time = Time::from_millis(300);
+
+/// Returns the name of a Deployment that users name by a number.
+pub fn deployment_name(number: u8) -> String {
+    format!("app-{number}")
+}
 
 /// `progressDeadlineSeconds`
 const DEADLINE: Time = Time::from_secs(10);
@@ -72,7 +76,7 @@ impl Rollout {
         let is = |refuses: bool| {
             world.is_going_on(|fault| {
                 matches!(fault, Fault::NoPods { deployment, refused }
-                    if *refused == refuses && users::deployment_name(*deployment) == key.name)
+                    if *refused == refuses && deployment_name(*deployment) == key.name)
             })
         };
         let why = Hindered {

@@ -1,4 +1,4 @@
-//! The namespace of the Foos, which an administrator deletes and recreates, and the namespace controller, which empties it.
+//! The namespace of the users' objects, which an administrator deletes and recreates, and the namespace controller, which empties it.
 
 use operator_testkit::api_server::{Key, Kind, Method};
 use serde_json::{Value, json};
@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::{
     super::{
         plan::{Fault, draw},
-        world::{FOO, FOOS, World, at},
+        world::{World, at},
     },
-    USER,
+    COLLECTED, USER,
 };
 
 const CONTROLLER: &str = "system:serviceaccount:kube-system:namespace-controller";
@@ -18,15 +18,15 @@ const ALL: &str = "/api/v1/namespaces";
 pub struct Namespace {
     /// Number of deletions.
     deletions: u64,
-    /// Foos at the time of the deletion. Their owner has the manifests and applies them again.
-    foos: Vec<Value>,
+    /// Objects of custom types at the time of the deletion, with their paths. Their owner has the manifests and applies them again.
+    objects: Vec<(String, Value)>,
 }
 
 impl Namespace {
     /// Takes one step towards the desired state. Returns whether steps remain.
     pub fn tick(&mut self, world: &mut World) -> bool {
         let is_wanted = !world.is_going_on(|fault| matches!(fault, Fault::NoNamespace));
-        let namespace = world.store.get(&Key::new(Kind::Namespace, "", FOOS));
+        let namespace = world.store.get(&key(world));
         let is_deleting = namespace.map(|it| it["metadata"]["deletionTimestamp"].is_string());
         match is_deleting {
             Some(false) if is_wanted => return false,
@@ -39,12 +39,18 @@ impl Namespace {
     }
 
     fn delete(&mut self, world: &mut World) {
-        let foos = world.store.list(FOO, Some(FOOS));
-        let foos: Vec<_> = foos.map(|(_, foo)| applied(foo)).collect();
-        let path = format!("{ALL}/{FOOS}");
+        let name = world.plan.program.namespace();
+        let kinds = world.store.custom_kinds().iter();
+        let objects = kinds.flat_map(|kind| world.store.list(*kind, Some(name)));
+        let objects = objects.map(|(key, object)| {
+            let all = Key::new(key.kind, name, "").url();
+            (all.trim_end_matches('/').to_owned(), applied(object))
+        });
+        let objects: Vec<_> = objects.collect();
+        let path = format!("{ALL}/{name}");
         let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1" });
         if world.request("admin", &Method::DELETE, &path, &options).0 == 200 {
-            (self.foos, self.deletions) = (foos, self.deletions + 1);
+            (self.objects, self.deletions) = (objects, self.deletions + 1);
         }
     }
 
@@ -52,15 +58,18 @@ impl Namespace {
     /// specifies no order of the kinds, so it is random. When the namespace is wanted again, the `example.com/hold` finalizers
     /// are removed.
     fn empty(&self, world: &mut World, is_wanted: bool) {
+        let custom = world.store.custom_kinds();
         let kinds = match draw(world.plan.seed, "namespace", self.deletions) % 2 {
-            0 => [Kind::Deployment, Kind::Service, FOO, Kind::Event],
-            _ => [FOO, Kind::Deployment, Kind::Service, Kind::Event],
+            0 => [&COLLECTED[..], custom],
+            _ => [custom, &COLLECTED[..]],
         };
+        let kinds = [kinds.concat(), vec![Kind::Event]].concat();
+        let name = world.plan.program.namespace();
         let mut is_empty = true;
         for kind in kinds {
             let there: Vec<_> = world
                 .store
-                .list(kind, Some(FOOS))
+                .list(kind, Some(name))
                 .map(|(key, object)| (key.clone(), object["metadata"].clone()))
                 .collect();
             is_empty &= there.is_empty();
@@ -81,29 +90,34 @@ impl Namespace {
             }
         }
         if is_empty {
-            let key = Key::new(Kind::Namespace, "", FOOS);
+            let key = key(world);
             world.store.put(at(world.now), CONTROLLER, &key, None);
         }
     }
 
     fn create(&mut self, world: &mut World) {
         let namespace = json!({
-            "kind": "Namespace", "apiVersion": "v1", "metadata": { "name": FOOS },
+            "kind": "Namespace", "apiVersion": "v1",
+            "metadata": { "name": world.plan.program.namespace() },
         });
         if world.request("admin", &Method::POST, ALL, &namespace).0 != 201 {
             return;
         }
-        let all = Key::new(FOO, FOOS, "").url();
-        for foo in std::mem::take(&mut self.foos) {
-            world.request(USER, &Method::POST, all.trim_end_matches('/'), &foo);
+        for (path, object) in std::mem::take(&mut self.objects) {
+            world.request(USER, &Method::POST, &path, &object);
         }
     }
 }
 
-/// Returns a Foo as it was applied.
-fn applied(foo: &Value) -> Value {
+fn key(world: &World) -> Key {
+    Key::new(Kind::Namespace, "", world.plan.program.namespace())
+}
+
+/// Returns an object as it was applied.
+fn applied(object: &Value) -> Value {
+    let metadata = &object["metadata"];
     json!({
-        "kind": foo["kind"], "apiVersion": foo["apiVersion"], "spec": foo["spec"],
-        "metadata": { "name": foo["metadata"]["name"], "namespace": FOOS },
+        "kind": object["kind"], "apiVersion": object["apiVersion"], "spec": object["spec"],
+        "metadata": { "name": metadata["name"], "namespace": metadata["namespace"] },
     })
 }

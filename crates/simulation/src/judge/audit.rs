@@ -5,34 +5,22 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 use operator_testkit::{
-    api_server::{Key, RESTORED, Revision},
+    api_server::{Key, Revision},
     cluster::AuditEvent,
 };
 use serde_json::{Value, json};
 
-use super::{
-    Case, Violation,
-    converge::{owner, rests_from, text},
-    made,
-};
-use crate::invariants::{Election, FOO, GENERATION, Work, check_of as check_log};
-
-use super::super::{
+use super::{Case, Violation};
+use crate::{
+    invariants::{Election, Report, Work, check_of as check_log},
     trace::{Call, Time},
-    users::LEASE,
 };
 
 /// Start of the simulated time in the audit log.
 const ZERO: Timestamp = Timestamp::UNIX_EPOCH;
 
-/// Reports the checker's violations, except for writes without the Lease. The judge `holds_the_lease` finds these in the store's
-/// history, which also orders deletions.
-pub fn check(case: &Case, found: &mut Vec<Violation>) {
-    of_works(case, &[FOO], rests_from(case).min(case.plan.end), found);
-}
-
-/// As [`check`], for any operator. At `rest`, nothing is written any more.
-pub fn of_works(case: &Case, works: &[Work], rest: Time, found: &mut Vec<Violation>) {
+/// Returns the log: the calls, and the writes of other clients.
+pub fn log(case: &Case) -> Vec<AuditEvent> {
     let mut log: Vec<_> = case
         .trace
         .calls
@@ -43,53 +31,41 @@ pub fn of_works(case: &Case, works: &[Work], rest: Time, found: &mut Vec<Violati
     let by_others = history.filter(|(index, _)| case.writer(*index).is_none());
     log.extend(by_others.map(|(_, revision)| event_of_others(revision)));
     log.sort_by_key(|event| event.received.0);
+    log
+}
+
+/// Reports the checker's violations in the [`log`], except for writes without the Lease. The judge `holds_the_lease` finds these in
+/// the store's history, which also orders deletions. At `rest`, nothing is written any more.
+pub fn of_works(
+    case: &Case,
+    log: &[AuditEvent],
+    works: &[Work],
+    rest: Time,
+    found: &mut Vec<Violation>,
+) {
     let election = Election {
         users: case.pods.clone(),
-        lease: LEASE.to_owned(),
+        lease: case.lease.name.clone(),
         lease_duration: case.longest_of(|settings| settings.lease_duration),
         renew_deadline: case.longest_of(|settings| settings.renew_deadline),
     };
     let quiet = (at(rest), at(case.plan.end));
-    let of = |lines: Vec<String>, judged: &'static [&'static str]| {
-        let named = move |line: String| {
-            let invariant = line.split(' ').next().unwrap_or_default();
-            let invariant = judged.iter().find(|judged| **judged == invariant)?;
-            Some((*invariant, line))
+    let report = check_log(works, log, &election, &[quiet]);
+    take(&report, &["I2", "I4", "I5", "I6", "I8"], log, found);
+}
+
+/// Adds the violations of these invariants in a report on the log.
+pub fn take(
+    report: &Report,
+    judged: &[&'static str],
+    log: &[AuditEvent],
+    found: &mut Vec<Violation>,
+) {
+    for line in &report.violations {
+        let invariant = line.split(' ').next().unwrap_or_default();
+        let Some(invariant) = judged.iter().find(|judged| **judged == invariant) else {
+            continue;
         };
-        lines.into_iter().filter_map(named)
-    };
-    let whole = check_log(works, &log, &election, &[quiet]).violations;
-    let mut wrong: Vec<_> = if case.restored.is_empty() {
-        of(whole, &["I2", "I4", "I5", "I6", "I7", "I8"]).collect()
-    } else {
-        of(whole, &["I2", "I4", "I5", "I6", "I8"]).collect()
-    };
-    // A restored backup resets generations, so the generations are checked separately for the writes between two restores. A
-    // write that names a generation from before the restore counts as a user's edit: its writer had not seen the restore.
-    let mut later = Vec::new();
-    if !case.restored.is_empty() {
-        later.clone_from(&log);
-        let taken_back = |event: &&mut AuditEvent| is_taken_back(case, event);
-        for event in later.iter_mut().filter(taken_back) {
-            event.response_object["metadata"]["annotations"] = Value::Null;
-        }
-    }
-    for restored in case.restored.iter().map(Some).chain([None]) {
-        let is_before = |event: &AuditEvent| {
-            restored.is_none_or(|time| {
-                let version = text(&event.response_object["metadata"]["resourceVersion"]).parse();
-                let is_older = version.is_ok_and(|version: u64| version < first_of(case, *time));
-                event.reached.0 < at(*time) || (event.reached.0 == at(*time) && is_older)
-            })
-        };
-        let (part, rest): (Vec<_>, _) = later.into_iter().partition(is_before);
-        later = rest;
-        wrong.extend(of(
-            check_log(works, &part, &election, &[]).violations,
-            &["I7"],
-        ));
-    }
-    for (invariant, line) in wrong {
         let what = line.trim_start_matches(invariant).trim_start();
         let (object, what) = what.split_once(": ").unwrap_or(("", what));
         found.push(Violation {
@@ -102,27 +78,6 @@ pub fn of_works(case: &Case, works: &[Work], rest: Time, found: &mut Vec<Violati
             what: what.to_owned(),
         });
     }
-}
-
-/// Returns the first version that the restore at this time wrote.
-fn first_of(case: &Case, restored: Time) -> u64 {
-    let mut history = case.store.history().iter();
-    let first = history.find(|one| *one.by == *RESTORED && made(one) == restored);
-    first.map_or(0, |first| first.version)
-}
-
-/// Returns whether the written Deployment names a newer generation than its Foo had at that time.
-fn is_taken_back(case: &Case, event: &AuditEvent) -> bool {
-    let metadata = &event.response_object["metadata"];
-    let foo = owner(&event.response_object);
-    let generation = text(&metadata["annotations"][GENERATION]).parse::<i64>();
-    let reached = since(event.reached.0);
-    let history = case.store.history().iter().rev();
-    let before = history.skip_while(|revision| made(revision) > reached);
-    let mut foos = before.filter_map(|revision| revision.after.as_deref());
-    let foo = foos.find(|object| text(&object["metadata"]["uid"]) == foo);
-    let had = foo.and_then(|foo| foo["metadata"]["generation"].as_i64());
-    generation.is_ok_and(|generation| had.is_some_and(|had| generation > had))
 }
 
 /// Converts a call to the audit event of the API server, except that `received` is the time of sending. The checker judges only
@@ -184,16 +139,9 @@ fn event_of_others(revision: &Revision) -> AuditEvent {
         (_, None) => "delete",
     };
     let time = MicroTime(at(revision.at.since_start));
-    // A generation that another client wrote is an edit, which the controller reverts.
-    let unforged = |object: &Value| {
+    let stored = |object: &Value| {
         let mut object = object.clone();
         object["metadata"]["resourceVersion"] = version.to_string().into();
-        if **by == *RESTORED {
-            return object;
-        }
-        if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
-            annotations.remove(GENERATION);
-        }
         object
     };
     // The response to a deletion has no version of its own.
@@ -209,7 +157,7 @@ fn event_of_others(revision: &Revision) -> AuditEvent {
         uri: String::new(),
         code: 200,
         request_object: Value::Null,
-        response_object: after.as_deref().map_or_else(gone, unforged),
+        response_object: after.as_deref().map_or_else(gone, stored),
         stage: "ResponseComplete".to_owned(),
         received: time.clone(),
         reached: time,
@@ -225,10 +173,10 @@ fn namespace_and_name(path: &str) -> (String, String) {
     (namespace.to_owned(), name.to_owned())
 }
 
-fn at(since_start: Time) -> Timestamp {
+pub fn at(since_start: Time) -> Timestamp {
     ZERO + SignedDuration::try_from(since_start).unwrap_or_default()
 }
 
-fn since(at: Timestamp) -> Time {
+pub fn since(at: Timestamp) -> Time {
     at.duration_since(ZERO).unsigned_abs()
 }

@@ -7,11 +7,11 @@ use serde_json::{Value, json};
 
 use super::{
     Case, Violation,
-    converge::{condition, owner, text},
+    fields::{condition, owner, text},
     grants::{fingerprint, grants, secret_of},
     made, named,
 };
-use crate::{databases::GROUP, trace::Time, world::FOOS};
+use crate::{databases::GROUP, program::NAMESPACE, trace::Time};
 
 /// Kinds of the operator, as the store has them.
 struct Kinds {
@@ -35,7 +35,7 @@ impl Kinds {
 }
 
 fn stored<'a>(case: &Case<'a>, kind: Kind, name: &str) -> Option<&'a Arc<Value>> {
-    let namespace = if kind.is_namespaced() { FOOS } else { "" };
+    let namespace = if kind.is_namespaced() { NAMESPACE } else { "" };
     case.store.get(&Key::new(kind, namespace, name))
 }
 
@@ -163,11 +163,11 @@ fn database(case: &Case, kinds: &Kinds, object: &Value) -> Verdict {
     let Some(class) = stored(case, kinds.class, text(&spec["class"])) else {
         return is_condition(object, "Ready", "False", "Waiting");
     };
-    let secret = secret_of(FOOS, object);
-    let is_other = secret.namespace != FOOS;
+    let secret = secret_of(NAMESPACE, object);
+    let is_other = secret.namespace != NAMESPACE;
     let is_watched = !is_other || case.plan.settings.namespace.is_none();
     let secret = case.store.get(&secret).filter(|_| is_watched);
-    let Some(secret) = secret.filter(|secret| !is_other || grants(secret, FOOS)) else {
+    let Some(secret) = secret.filter(|secret| !is_other || grants(secret, NAMESPACE)) else {
         let reason = if is_other { "NotGranted" } else { "Waiting" };
         return is_condition(object, "Ready", "False", reason);
     };

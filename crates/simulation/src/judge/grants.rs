@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use operator_testkit::api_server::{Key, Kind};
 use serde_json::Value;
 
-use super::{Case, Violation, converge::text, made, named};
+use super::{Case, Violation, fields::text, made, named};
 use crate::{
     databases::GROUP,
     trace::{Call, Time},

@@ -1,8 +1,6 @@
-//! Obstacles to a process, or to its work on one Foo.
+//! Obstacles to a process.
 
 use std::{ops::Range, time::Duration};
-
-use crate::world::FOO;
 
 use super::{
     super::{
@@ -10,9 +8,6 @@ use super::{
         trace::{Call, Role, Time, Who},
     },
     Case,
-    converge::text,
-    made, name_of,
-    warnings::foo_of,
 };
 
 /// Returns until when a fault may have effects. A delayed request is still in flight when the fault ends, and the delays of
@@ -40,9 +35,19 @@ pub fn hinders(fault: &Fault, who: Who) -> bool {
 /// Longest aftermath of a fault: the longest pause of a watch, and its list.
 pub const AFTER: Duration = Duration::from_secs(10);
 
-/// Returns whether a fault or its aftermath may have obstructed this process between `from` and `until`. With `foo`, a failed
-/// write for another Foo does not count, but a slow write does: it occupies a worker.
-pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: Time) -> bool {
+/// Returns whether a fault or its aftermath may have obstructed this process between `from` and `until`.
+pub fn is_hindered(case: &Case, who: Who, from: Time, until: Time) -> bool {
+    is_hindered_except(case, who, |_| false, from, until)
+}
+
+/// As [`is_hindered`]. A failed call does not count if it `is_other`, for another object. A slow call does: it occupies a worker.
+pub fn is_hindered_except(
+    case: &Case,
+    who: Who,
+    is_other: impl Fn(&Call) -> bool,
+    from: Time,
+    until: Time,
+) -> bool {
     /// Longest wait for a response. `ASKED` is the longest `Retry-After`.
     const ANSWER: Duration = Duration::from_secs(62);
     const ASKED: Duration = Duration::from_secs(31);
@@ -66,11 +71,10 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
     };
     let is_slow = |call: &Call| {
         let over = over(call);
-        let is_other = || foo.is_some_and(|foo| is_write_for_another(case, call, foo));
         // A request after a `Retry-After` may have to wait as well.
         let was_spoilt = over >= since(ASKED + AFTER) && call.retry_after.is_some()
             || over >= since(AFTER) && call.is_spoilt();
-        over > call.begun + QUICK && over >= since(AFTER) || was_spoilt && !is_other()
+        over > call.begun + QUICK && over >= since(AFTER) || was_spoilt && !is_other(call)
     };
     let calls = || {
         // Events are written beside the work.
@@ -96,27 +100,4 @@ pub fn is_hindered(case: &Case, who: Who, foo: Option<&str>, from: Time, until: 
     let is_late = late.sum::<Duration>() > QUICK;
     let is_asleep = case.asleep(who).any(is_in);
     is_fault || is_asleep || is_late || calls().any(|call| is_slow(call) || is_broken(call))
-}
-
-/// Returns whether the call writes for a Foo other than this.
-pub fn is_write_for_another(case: &Case, call: &Call, foo: &str) -> bool {
-    match (call.verb, &*call.resource) {
-        ("update", "foos/status") => text(&call.body["metadata"]["name"]) != foo,
-        ("create" | "patch" | "delete", "deployments") => {
-            foo_of(case, call).is_some_and(|its| its != foo)
-        }
-        _ => false,
-    }
-}
-
-/// Returns whether the Foo of this key is missing at `from`, or is deleted by `due`.
-pub fn is_gone(case: &Case, key: &str, from: Time, due: Time) -> bool {
-    let name = name_of(key);
-    let history = case.store.history().iter();
-    let its =
-        history.filter(|one| one.key.kind == FOO && *one.key.name == *name && made(one) <= due);
-    let last = its.clone().rfind(|one| made(one) <= from);
-    let is_there = last.is_some_and(|last| last.after.is_some());
-    let mut its = its;
-    !is_there || its.any(|one| one.after.is_none() && made(one) > from)
 }

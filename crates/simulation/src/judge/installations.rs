@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::{
     Case, Violation,
-    converge::text,
     databases::{installation_of, is_paused},
+    fields::text,
     grants::states,
     made, named,
 };

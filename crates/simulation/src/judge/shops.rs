@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 
 use super::{
     Case, STEP, Violation,
-    converge::{condition, owner, text},
     databases::is_status_rejected,
+    fields::{condition, owner, text},
     made, named,
 };
 use crate::{
     plan::Fault,
+    program::NAMESPACE,
     shops::{CLASS, MONITORS},
     trace::{Call, Time, Who},
-    world::FOOS,
 };
 
 /// First delay before a list of a missing kind is tried again. Each further delay is twice as long, up to five minutes.
@@ -65,7 +65,7 @@ fn shop(case: &Case, object: &Value) -> Result<(), String> {
     let is_installed = case.store.definition(kind).is_some();
     let monitor = is_installed.then_some((kind, "spec", spec));
     for (kind, field, wanted) in [Some(map), monitor].into_iter().flatten() {
-        let child = case.store.get(&Key::new(kind, FOOS, name));
+        let child = case.store.get(&Key::new(kind, NAMESPACE, name));
         let child = child.ok_or_else(|| format!("there is no {kind:?}"))?;
         if owner(child) != text(&object["metadata"]["uid"]) {
             return is_ready(object, "False", "Foreign");
@@ -178,7 +178,7 @@ pub fn are_not_written(case: &Case, found: &mut Vec<Violation>) {
         if !call.is_work() {
             continue;
         }
-        let begun = case.reconcile_begun(call, FOOS);
+        let begun = case.reconcile_begun(call, NAMESPACE);
         if knows_it_is_missing(case, call.who, begun, call.begun) {
             found.push(Violation {
                 invariant: "I20",

@@ -12,12 +12,11 @@ use super::{
         trace::{Life, Time},
     },
     Case, Violation, audit,
-    converge::{condition, owner, text},
     databases::{self, is_paused, is_status_rejected},
     events,
+    fields::{condition, owner, text},
     hindered::is_hindered,
     leader, made, named, rates, sizes,
-    statuses::is_moved,
     works::{SOON, holds},
 };
 
@@ -31,9 +30,9 @@ pub fn judge(operator: &Operator, case: &Case<'_>, found: &mut Vec<Violation>) {
     databases::share_watches(case, found);
     databases::pauses_hold(case, found);
     let works = &case.plan.program.declared().works;
-    audit::of_works(case, works, case.plan.rest, found);
+    audit::of_works(case, &audit::log(case), works, case.plan.rest, found);
     rates::bounded(case, found);
-    sizes::of_any(case, found);
+    sizes::bounded(case, found);
     events::said_once(case, found);
 }
 
@@ -272,6 +271,15 @@ fn is_dated_otherwise(before: &Value, after: &Value) -> Option<String> {
     other.map(|it| text(&it["type"]).to_owned())
 }
 
+/// Returns whether these are the same condition with the same status, at another time.
+pub fn is_moved(was: &Value, now: &Value) -> bool {
+    let is_same = |field: &str| was[field] == now[field];
+    // A change of the spec restarts the minute until the object stalls.
+    let is_begun_again =
+        now["type"] == "Stalled" && now["status"] == "False" && !is_same("observedGeneration");
+    is_same("type") && is_same("status") && !is_same("lastTransitionTime") && !is_begun_again
+}
+
 /// An unobstructed process that holds the Lease begins to reconcile an object without delay when its spec changes, and when
 /// another client changes or deletes an owned object.
 fn wake_their_owner(case: &Case, found: &mut Vec<Violation>) {
@@ -293,7 +301,7 @@ fn wake_their_owner(case: &Case, found: &mut Vec<Violation>) {
         let is_begun = its.any(|it| it.who == hold.who && (at..=due).contains(&it.begun));
         if is_begun
             || !exists(case, &primary, &uid, (at, due))
-            || is_hindered(case, hold.who, None, at, due)
+            || is_hindered(case, hold.who, at, due)
         {
             continue;
         }

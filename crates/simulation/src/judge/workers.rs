@@ -3,10 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    super::{
-        trace::{Reconcile, Time, Who},
-        world::FOOS,
-    },
+    super::trace::{Reconcile, Time, Who},
     Case, STEP, Violation,
 };
 
@@ -17,7 +14,7 @@ pub fn are_left_to_others(case: &Case, found: &mut Vec<Violation>) {
     const HUNG: Duration = Duration::from_secs(1);
     let mut by_process = BTreeMap::<Who, Vec<&Reconcile>>::new();
     for one in &case.trace.reconciles {
-        if one.key.split('/').next() == Some(FOOS) {
+        if one.key.split('/').next() == Some(case.plan.program.namespace()) {
             by_process.entry(one.who).or_default().push(one);
         }
     }

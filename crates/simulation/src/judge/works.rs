@@ -1,9 +1,7 @@
-//! The holder of the Lease does the work.
+//! Who holds the Lease, and hands it over.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
-use foo_controller::api::Foo;
-use operator_testkit::api_server::{Key, Kind, Revision};
 use serde_json::Value;
 
 use super::{
@@ -12,11 +10,9 @@ use super::{
         trace::{End, Life, Role, Time, Who},
     },
     Case, Violation,
-    converge::{condition, owner, text},
-    hindered::{is_gone, is_hindered},
+    hindered::is_hindered,
     leader::holder,
     made, named,
-    rollouts::is_queued,
 };
 
 /// Longest time until a worker begins a due reconcile. There are few objects, and each takes few requests.
@@ -27,62 +23,6 @@ pub struct Hold {
     pub who: Who,
     pub from: Time,
     pub until: Time,
-}
-
-/// An unobstructed process that holds the Lease begins to reconcile every change without delay. When it takes the Lease, it
-/// reconciles the Foos whose status is outdated or whose Deployment is not as specified.
-pub fn holder_works(case: &Case, found: &mut Vec<Violation>) {
-    let holds = holds(case);
-    let soon = case.longest(SOON);
-    let mut check = |hold: &Hold, revision: &Revision, foo: &str, from: Time| {
-        let due = from + soon;
-        let key = format!("{}/{foo}", revision.key.namespace);
-        let mut its = case.reconciles.get(&*key).into_iter().flatten();
-        let is_begun = its.any(|one| one.who == hold.who && (from..=due).contains(&one.begun));
-        if due > hold.until
-            || is_begun
-            || is_gone(case, &key, from, due)
-            || is_hindered(case, hold.who, Some(foo), from, due)
-        {
-            return;
-        }
-        found.push(Violation {
-            invariant: "I10",
-            at: due,
-            object: key,
-            what: format!(
-                "not looked at by {}, which holds the Lease, since {} at {from:?}",
-                hold.who,
-                named(&revision.key)
-            ),
-        });
-    };
-    let (mut foos, mut deployments) = (Objects::new(), Objects::new());
-    let mut begins = holds.iter().peekable();
-    let mut current = None;
-    for (index, revision) in case.store.history().iter().enumerate() {
-        while let Some(hold) = begins.next_if(|hold| hold.from <= made(revision)) {
-            for (key, revision) in foos.iter().filter(|(_, foo)| is_unseen(foo)) {
-                check(hold, revision, &key.name, hold.from);
-            }
-            for (key, foo) in &foos {
-                if let Some(revision) = is_to_be_mended(case, hold, foo, &deployments) {
-                    check(hold, revision, &key.name, hold.from);
-                }
-            }
-            current = Some(hold);
-        }
-        if let Some(hold) = current.filter(|hold| hold.until > made(revision))
-            && let Some(foo) = wakes(revision, case.writer(index).is_some())
-        {
-            check(hold, revision, foo, made(revision));
-        }
-        match revision.key.kind {
-            Kind::Custom(_) => foos.insert(&revision.key, revision),
-            Kind::Deployment => deployments.insert(&revision.key, revision),
-            _ => None,
-        };
-    }
 }
 
 /// An unobstructed holder that is stopped releases the Lease. An unobstructed standby that has seen this holder takes the Lease
@@ -121,7 +61,7 @@ pub fn hands_over(case: &Case, found: &mut Vec<Violation>) {
         let says_so = logs.any(|log| log.text.contains("lease not released"));
         let has_why = says_so && is_on_its_way(case, life, *ended);
         let keeps = !has_why && held(asked) == identity && held(*ended) == identity;
-        if keeps && !is_hindered(case, life.who, None, asked, *ended) {
+        if keeps && !is_hindered(case, life.who, asked, *ended) {
             wrong(
                 *ended,
                 format!("{} has ended, and still holds it", life.who),
@@ -219,7 +159,7 @@ fn standbys<'a>(
                 let is_seen = log.text.contains("standing by") && log.text.contains(&said);
                 log.who == life.who && log.at < at && is_seen
             })
-            && !is_hindered(case, life.who, None, at, due)
+            && !is_hindered(case, life.who, at, due)
     })
 }
 
@@ -242,101 +182,6 @@ fn is_on_its_way(case: &Case, life: &Life, ended: Time) -> bool {
                 && (ended.saturating_sub(case.longest(LONGEST))..ended).contains(&call.begun)
                 && answered.is_none_or(|(at, code)| at + releasing > ended || code >= 500)
         })
-}
-
-/// Last revision of each object.
-type Objects<'a> = BTreeMap<&'a Key, &'a Revision>;
-
-/// Returns the change that made a Foo's Deployment differ from its spec. `None`: it does not differ, the status reports the
-/// difference, or this process has reconciled the change and retries on its own.
-fn is_to_be_mended<'a>(
-    case: &Case<'a>,
-    hold: &Hold,
-    foo: &'a Revision,
-    deployments: &Objects<'a>,
-) -> Option<&'a Revision> {
-    let stored = foo.after.as_deref()?;
-    let typed = serde_json::from_value::<Foo>(stored.clone()).ok()?;
-    let is_asked_for = stored["metadata"]["deletionTimestamp"].is_null()
-        && typed.spec.check(&foo.key.name).is_ok();
-    let name = &typed.spec.deployment_name;
-    let wanted = Key::new(Kind::Deployment, &foo.key.namespace, name);
-    let last = deployments.get(&wanted).copied();
-    let is_right = last
-        .and_then(|last| last.after.as_deref())
-        .is_some_and(|deployment| is_right(case, hold.who, stored, deployment));
-    if !is_asked_for || is_right {
-        return None;
-    }
-    // The process knows its own writes from their responses.
-    let of_others = |key: &Key| {
-        let mut history = case.store.history().iter().enumerate().rev();
-        let last = history.find(|(index, one)| {
-            let is_own = || case.writer(*index).is_some_and(|call| call.who == hold.who);
-            let needs_status_update = || one.before.is_none() || wakes(one, false).is_some();
-            one.key == *key && made(one) <= hold.from && !is_own() && needs_status_update()
-        });
-        last.map(|(_, one)| &**one)
-    };
-    let others = [&foo.key, &wanted].into_iter().filter_map(of_others);
-    let last = others.max_by_key(|last| made(last)).unwrap_or(foo);
-    let key = format!("{}/{}", foo.key.namespace, foo.key.name);
-    let mut its = case.reconciles.get(&*key).into_iter().flatten();
-    let has_looked =
-        its.any(|one| one.who == hold.who && (made(last)..hold.from).contains(&one.begun));
-    (!has_looked).then_some(last)
-}
-
-/// Returns whether a Deployment is as this process makes it for its Foo, or cannot be changed by this process.
-fn is_right(case: &Case, who: Who, foo: &Value, deployment: &Value) -> bool {
-    if owner(deployment) != text(&foo["metadata"]["uid"]) {
-        let told = condition(foo, "Ready");
-        return matches!(told, ("False", "ErrResourceExists" | "DeploymentDeleting"));
-    }
-    let (metadata, spec) = (&deployment["metadata"], &deployment["spec"]);
-    let replicas = &foo["spec"]["replicas"];
-    let image = &spec["template"]["spec"]["containers"][0]["image"];
-    let is_image = |life: &super::Life| *image == life.settings.image;
-    metadata["deletionTimestamp"].is_string()
-        || metadata["labels"]["app"] == "nginx"
-            && metadata["labels"]["controller"] == foo["metadata"]["name"]
-            && (replicas.is_null() || *replicas == spec["replicas"])
-            && (is_queued(foo) || case.life(who).is_none_or(is_image))
-}
-
-/// Returns the name of the Foo that has to be reconciled after this change.
-fn wakes(revision: &Revision, by_us: bool) -> Option<&str> {
-    let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
-    let is_other = |path: &str| {
-        let of = |object: Option<&Value>| object?["metadata"].pointer(path).cloned();
-        of(before) != of(after)
-    };
-    let is_another = after.is_none() || is_other("/generation");
-    // Metadata without effect on the generation: the owner, and the labels that select the Deployment.
-    let is_drift = || {
-        ["/ownerReferences", "/labels/app", "/labels/controller"]
-            .into_iter()
-            .any(is_other)
-    };
-    match revision.key.kind {
-        Kind::Custom(_) if after.is_some() && is_another => Some(&revision.key.name),
-        Kind::Deployment if before.is_some() && !by_us && (is_another || is_drift()) => {
-            let mut owners = before?["metadata"]["ownerReferences"].as_array()?.iter();
-            let foo = owners.find(|owner| owner["controller"] == true)?;
-            Some(text(&foo["name"]))
-        }
-        _ => None,
-    }
-}
-
-/// Returns whether the Foo has no status of its present generation.
-fn is_unseen(revision: &Revision) -> bool {
-    let Some(foo) = revision.after.as_deref() else {
-        return false;
-    };
-    let metadata = &foo["metadata"];
-    metadata["deletionTimestamp"].is_null()
-        && foo["status"]["observedGeneration"] != metadata["generation"]
 }
 
 /// Returns when each process held the Lease, in order of time.
@@ -420,7 +265,7 @@ pub fn lets_go(case: &Case, found: &mut Vec<Violation>) {
                 other.who.replica != hold.who.replica
                     && other.begun <= from
                     && ends.into_iter().flatten().all(|end| end > due)
-                    && !is_hindered(case, other.who, None, from, due)
+                    && !is_hindered(case, other.who, from, due)
             });
             found.extend(others.next().map(|other| Violation {
                 invariant: "I10",

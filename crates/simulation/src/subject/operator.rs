@@ -12,7 +12,6 @@ use serde_json::Value;
 
 use super::{AnySubject, Subject, users};
 use crate::{
-    invariants::CONTROLLER,
     judge::{self, Case, Violation},
     outside::Place,
     plan::{Action, Plan},
@@ -119,8 +118,8 @@ impl Program for Operator {
         judge::subject::judge(self, case, found);
     }
 
-    fn has_regression_cases(&self) -> bool {
-        false
+    fn types(&self) -> Option<&'static [(&'static str, &'static str)]> {
+        None
     }
 
     fn scripts(&'static self) -> Vec<Script> {
@@ -134,7 +133,7 @@ impl Program for Operator {
     fn prepare(&self, store: &mut Store, _: Now) {
         for (verb, resource) in &self.declared().rights {
             if !self.allows(verb, resource) {
-                store.revoke(CONTROLLER, verb, resource);
+                store.revoke(&self.user(), verb, resource);
             }
         }
     }

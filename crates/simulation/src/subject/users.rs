@@ -11,9 +11,10 @@ use super::{AnySubject, Operator, operator::spec_of, schema};
 use crate::{
     draw::Draws,
     plan::{Action, Fault, Plan, Step, Then, What},
+    program::NAMESPACE,
     scripts::{self, Script},
     trace::Time,
-    world::{FOOS as NAMESPACE, World},
+    world::World,
 };
 
 /// Number of objects of each subject, so small that actions collide.
@@ -380,7 +381,7 @@ pub fn scripts(operator: &'static Operator) -> Vec<Script> {
             program: operator,
             settings: scripts::settings(),
             rest: milliseconds(110_000),
-            ..Plan::calm(1, 2, 1, milliseconds(120_000))
+            ..Plan::calm(operator, 1, 2, 1, milliseconds(120_000))
         };
         let mut draw = Draws::new(plan.seed, "scripts");
         for one in subject.objects_of_others(&mut draw) {

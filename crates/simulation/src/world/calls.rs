@@ -18,7 +18,6 @@ use super::{
     },
     Due, World, at,
 };
-use crate::invariants::CONTROLLER;
 
 /// Largest random addition to the shortest latency, in microseconds.
 const VARIES: u64 = 3_000;
@@ -312,7 +311,7 @@ impl World {
             |name: HeaderName| sent.headers.get(name).and_then(|value| value.to_str().ok());
         let call = api_server::Call {
             user: api_server::User {
-                name: CONTROLLER,
+                name: &self.user,
                 pod: Some((&arriving.pod.0, &arriving.pod.1)),
             },
             method: &sent.method,

@@ -9,9 +9,8 @@ use super::{
         plan::{Calls, Fault, Happens, Then, Way},
         trace::{Call, Role, Time},
     },
-    Due, FOO, World, at,
+    Due, World, at,
 };
-use crate::invariants::{CONTROLLER, FENCING};
 
 /// Page size of an API server that cannot stream lists. There are too few objects to fill a normal page.
 const PAGE: usize = 2;
@@ -204,8 +203,12 @@ impl World {
                 return;
             }
             Fault::Restore => ongoing.backup = Some(self.store.backup()),
-            Fault::Revoke { verb, resource } => self.store.revoke(CONTROLLER, verb, resource),
-            Fault::NoDefinition => self.store.remove_definition(at(now), FOO),
+            Fault::Revoke { verb, resource } => self.store.revoke(&self.user, verb, resource),
+            Fault::NoDefinition => {
+                if let Some(kind) = self.store.custom_kinds().first().copied() {
+                    self.store.remove_definition(at(now), kind);
+                }
+            }
             Fault::Fencing => self.switch_fencing(false),
             Fault::FencingPart { record } => self.store.remove_fencing_part(at(now), record),
             Fault::NoCollector | Fault::NoNamespace | Fault::NoPods { .. } => self.actors.wake(),
@@ -284,7 +287,7 @@ impl World {
                     }
                 }
             }
-            Fault::Revoke { verb, resource } => self.store.grant(CONTROLLER, verb, resource),
+            Fault::Revoke { verb, resource } => self.store.grant(&self.user, verb, resource),
             Fault::NoDefinition => self.install_definition(),
             Fault::Fencing | Fault::FencingPart { .. } => self.switch_fencing(true),
             Fault::NoCollector | Fault::NoNamespace | Fault::NoPods { .. } => self.actors.wake(),
@@ -445,8 +448,9 @@ impl World {
 
     /// Sets the fencing component to its planned state, or to the opposite.
     pub(super) fn switch_fencing(&mut self, as_planned: bool) {
-        if self.plan.fencing == as_planned {
-            self.store.install_fencing(at(self.now), FENCING);
+        let fencing = self.plan.program.fencing();
+        if let Some(fencing) = fencing.filter(|_| self.plan.fencing == as_planned) {
+            self.store.install_fencing(at(self.now), fencing);
         } else {
             self.store.remove_fencing(at(self.now));
         }

@@ -108,10 +108,11 @@ impl World {
             return;
         }
         if pod || place.pods == 0 {
+            let app = self.plan.program.app().name;
             place.pods += 1;
             place.restarts = 0;
             let uid = draw(seed, "pod", (number as u64) << 32 | u64::from(place.pods));
-            let name = format!("foo-controller-{number}-{}", place.pods);
+            let name = format!("{app}-{number}-{}", place.pods);
             let uid = format!("00000000-0000-4000-9000-{:012x}", uid & 0xffff_ffff_ffff);
             place.pod = (name, uid);
             place.settings = settings.or(place.settings.take());

@@ -43,7 +43,7 @@ impl World {
         })
     }
 
-    /// Returns whether `/readyz` succeeds: both caches are listed, and the Lease has been read.
+    /// Returns whether `/readyz` succeeds: the caches are listed, and the Lease has been read.
     fn is_ready(&self, number: usize) -> bool {
         let place = &self.places[number];
         let Some(replica) = place.replica.as_ref().filter(|_| place.still == 0) else {
@@ -57,7 +57,9 @@ impl World {
                     .is_some_and(|(at, code)| at <= self.now && code == 200)
         });
         let has = |resource| its.clone().any(|call| call.resource == resource);
-        let is_synced = ["foos", "deployments", "leases"].into_iter().all(has);
+        let calls = self.plan.program.declared().calls.iter();
+        let mut watched = calls.filter(|(verb, _)| *verb == "watch");
+        let is_synced = watched.all(|(_, resource)| has(*resource));
         is_synced
             && its
                 .next()

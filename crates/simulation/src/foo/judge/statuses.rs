@@ -5,23 +5,26 @@ use std::{collections::BTreeMap, time::Duration};
 use foo_controller::api::{Foo, FooSpec};
 use operator_testkit::api_server::{Kind, Revision};
 
-use crate::world::FOO;
 use serde_json::Value;
 
-use super::{
-    super::{
-        actors::{failure, has_given_up, is_held},
-        trace::Call,
+use crate::{
+    actors::{failure, has_given_up, is_held},
+    judge::{
+        Case, Violation,
+        fields::{condition, owner, text},
+        made, named,
+        subject::is_moved,
     },
-    Case, Violation,
-    converge::{condition, owner, text},
+    trace::Call,
+};
+
+use super::{
+    super::{FOO, invariants::GENERATION},
     deployments::is_going,
     known::Known,
-    made, named,
     rollouts::{self, QUEUED},
     warnings::{foo_of, is_in_the_way, is_refused},
 };
-use crate::invariants::GENERATION;
 
 /// Returns whether a rollout is complete, as `kubectl rollout status` judges it. While a Deployment is scaled down, it may have
 /// more pods than specified.
@@ -205,8 +208,8 @@ impl<'a> Report<'a> {
     fn others_roll_out(&self) -> bool {
         let max = self.case.life(self.call.who);
         let max = max.map_or(0, |life| life.settings.max_rollouts);
-        let others = self.case.deployments.keys();
-        let others = others.filter(|name| **name != self.wanted());
+        let others = self.case.names_of(Kind::Deployment);
+        let others = others.filter(|name| *name != self.wanted());
         let begun = self
             .known
             .reconcile
@@ -393,11 +396,8 @@ impl<'a> Report<'a> {
                 return false;
             }
         }
-        let mut others = self
-            .case
-            .deployments
-            .keys()
-            .filter(|name| ![wanted, served].contains(name));
+        let others = self.case.names_of(Kind::Deployment);
+        let mut others = others.filter(|name| ![wanted, served].contains(name));
         let is_other = others.any(|name| {
             let mut states = self.known.states(name).into_iter().flatten();
             states.any(|one| {
@@ -597,15 +597,6 @@ fn counts<'a>(deployment: &Value, name: &'a str) -> Counts<'a> {
 fn moved<'a>(before: &Value, after: &'a Value) -> Option<&'a str> {
     let mut after = conditions(after);
     after.find(|now| conditions(before).any(|was| is_moved(was, now)))?["type"].as_str()
-}
-
-/// Returns whether these are the same condition with the same status, at another time.
-pub fn is_moved(was: &Value, now: &Value) -> bool {
-    let is_same = |field: &str| was[field] == now[field];
-    // A change of the spec restarts the minute until the object stalls.
-    let is_begun_again =
-        now["type"] == "Stalled" && now["status"] == "False" && !is_same("observedGeneration");
-    is_same("type") && is_same("status") && !is_same("lastTransitionTime") && !is_begun_again
 }
 
 /// Returns the condition whose status has changed although its time has not. Counts only a time that the same process set, with

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use operator_testkit::api_server::Others;
 
+use crate::{
+    plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Way, What},
+    trace::Time,
+};
+
 use super::{
     super::{
-        foo::Foo,
-        plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Way, What},
-        trace::Time,
+        Foo, calm,
         users::{Deed, Policy, Spoilt},
     },
     CREATE, LATE, SCALE, step, us, user,
@@ -59,7 +62,7 @@ pub fn undone_and_never_answered() -> Plan {
     Plan {
         steps,
         rest: us(330_000_000),
-        ..Plan::calm(1, 1, 1, us(370_000_000))
+        ..calm(1, 1, 1, us(370_000_000))
     }
 }
 
@@ -86,7 +89,7 @@ pub fn brought_back_as_it_was() -> Plan {
             step(60_000, What::Heal),
         ],
         rest: us(180_000_000),
-        ..Plan::calm(1, 1, 1, us(220_000_000))
+        ..calm(1, 1, 1, us(220_000_000))
     }
 }
 
@@ -140,7 +143,7 @@ pub fn deleted_and_brought_back() -> Plan {
             step(60_000, What::Heal),
         ],
         rest: us(200_000_000),
-        ..Plan::calm(1, 1, 1, us(260_000_000))
+        ..calm(1, 1, 1, us(260_000_000))
     }
 }
 
@@ -170,7 +173,7 @@ pub fn overruled_at_the_same_generation() -> Plan {
             step(60_000, What::Heal),
         ],
         rest: us(200_000_000),
-        ..Plan::calm(1, 1, 1, us(260_000_000))
+        ..calm(1, 1, 1, us(260_000_000))
     }
 }
 
@@ -181,7 +184,7 @@ fn untold(seed: u64, from: Time, mut steps: Vec<Step>) -> Plan {
     let mut plan = Plan {
         steps,
         rest: us(500_000_000),
-        ..Plan::calm(seed, 1, 1, us(540_000_000))
+        ..calm(seed, 1, 1, us(540_000_000))
     };
     let silent = Fault::each(Calls::of("watch", "foos"), Happens::WatchSilent);
     plan.fault(from, silent, us(90_000_000));
@@ -195,7 +198,7 @@ fn untold(seed: u64, from: Time, mut steps: Vec<Step>) -> Plan {
 
 /// A Foo changes after the write of its status and before the response.
 pub fn changed_before_an_answer() -> Plan {
-    let mut plan = Plan::calm(1, 1, 1, us(140_000_000));
+    let mut plan = calm(1, 1, 1, us(140_000_000));
     plan.settings.resync = us(86_400_000_000);
     let spoil = Deed::SpoilFoo {
         foo: 0,
@@ -234,7 +237,7 @@ pub fn rejected_otherwise_and_never_answered() -> Plan {
 }
 
 fn rejected_otherwise(statuses: Fault) -> Plan {
-    let mut plan = Plan::calm(1, 1, 1, us(500_000_000));
+    let mut plan = calm(1, 1, 1, us(500_000_000));
     plan.steps = vec![step(21_000, user(CREATE)), step(180_000, What::Heal)];
     for fault in [Fault::Policy(Others::Tickets), statuses] {
         plan.fault(us(20_000_000), fault, us(160_000_000));
@@ -245,7 +248,7 @@ fn rejected_otherwise(statuses: Fault) -> Plan {
 /// A webhook adds a different text to each status, and the watch delivers the status before its response. The Foo must not be
 /// reconciled in a loop, although nothing fails.
 pub fn reviewed_each_time() -> Plan {
-    let mut plan = Plan::calm(1, 1, 1, us(140_000_000));
+    let mut plan = calm(1, 1, 1, us(140_000_000));
     plan.steps = vec![step(21_000, user(CREATE)), step(80_000, What::Heal)];
     for fault in [Fault::Policy(Others::Reviewed), late_statuses(us(50_000))] {
         plan.fault(us(20_000_000), fault, us(60_000_000));
@@ -257,7 +260,7 @@ pub fn reviewed_each_time() -> Plan {
 /// then: the Foo itself did not cause the rejection.
 pub fn status_refused_for_a_while() -> Plan {
     let policy = Fault::Policy(Others::NoStatus);
-    let mut plan = Plan::calm(1, 1, 1, us(100_000_000));
+    let mut plan = calm(1, 1, 1, us(100_000_000));
     plan.steps = vec![
         step(19_000, user(Deed::CreateDeployment { deployment: 0 })),
         step(20_000, What::Fault(policy, us(10_000_000))),
@@ -319,7 +322,7 @@ fn fenced_out(change: Deed) -> Plan {
             step(400_000, user(change)),
         ],
         rest: us(420_000_000),
-        ..Plan::calm(1, 1, 1, us(460_000_000))
+        ..calm(1, 1, 1, us(460_000_000))
     }
 }
 
@@ -339,7 +342,7 @@ pub fn rights_are_back_unseen() -> Plan {
             step(60_000, What::Heal),
         ],
         rest: us(180_000_000),
-        ..Plan::calm(1, 1, 1, us(220_000_000))
+        ..calm(1, 1, 1, us(220_000_000))
     }
 }
 
@@ -367,7 +370,7 @@ pub fn look_ups_are_allowed_again() -> Plan {
             step(100_000, What::Heal),
         ],
         rest: us(180_000_000),
-        ..Plan::calm(1, 1, 1, us(220_000_000))
+        ..calm(1, 1, 1, us(220_000_000))
     }
 }
 
@@ -393,7 +396,7 @@ pub fn gone_while_the_watch_is_stuck() -> Plan {
         steps: vec![
             step(
                 8_797,
-                What::Action(Action::User(Deed::CreateFoo {
+                What::Action(Action::user(Deed::CreateFoo {
                     foo: 0,
                     deployment: 0,
                     replicas: Some(1),
@@ -405,7 +408,7 @@ pub fn gone_while_the_watch_is_stuck() -> Plan {
             ),
             step(
                 48_690,
-                What::Action(Action::User(Deed::DeleteFoo {
+                What::Action(Action::user(Deed::DeleteFoo {
                     foo: 0,
                     policy: Policy::Foreground,
                 })),
@@ -470,7 +473,7 @@ pub fn taken_away_during_the_deletion() -> Plan {
             step(30_000, What::Heal),
         ],
         rest: us(75_000_000),
-        ..Plan::calm(1617, 1, 1, us(100_000_000))
+        ..calm(1617, 1, 1, us(100_000_000))
     }
 }
 
@@ -501,7 +504,7 @@ pub fn another_one_serves() -> Plan {
             step(30_000, What::Heal),
         ],
         rest: us(75_000_000),
-        ..Plan::calm(1764, 1, 1, us(100_000_000))
+        ..calm(1764, 1, 1, us(100_000_000))
     }
 }
 
@@ -520,7 +523,7 @@ pub fn held_by_a_webhook_that_fails_open() -> Plan {
             step(60_000, user(SCALE)),
         ],
         rest: us(100_000_000),
-        ..Plan::calm(1, 2, 1, us(160_000_000))
+        ..calm(1, 2, 1, us(160_000_000))
     }
 }
 
@@ -536,6 +539,6 @@ pub fn forged_while_admission_overrules() -> Plan {
             step(50_000, What::Heal),
         ],
         rest: us(100_000_000),
-        ..Plan::calm(1, 1, 1, us(160_000_000))
+        ..calm(1, 1, 1, us(160_000_000))
     }
 }

@@ -5,17 +5,22 @@ use std::{sync::Arc, time::Duration};
 use operator_testkit::api_server::Kind;
 use serde_json::Value;
 
-use super::{
-    super::{
-        plan::Fault,
-        trace::{Call, Reconcile, Role, Time},
+use crate::{
+    judge::{
+        Case, STEP, Violation,
+        fields::text,
+        hindered::{AFTER, felt_until, hinders, is_hindered},
+        made, name_of,
+        works::{SOON, holds},
     },
-    Case, STEP, Violation,
-    converge::{backoff, calls_of, delay, retry_at, text},
-    hindered::{AFTER, felt_until, hinders, is_gone, is_hindered, is_write_for_another},
-    made, name_of,
+    plan::Fault,
+    trace::{Call, Reconcile, Role, Time},
+};
+
+use super::{
+    converge::{backoff, calls_of, delay, retry_at},
+    hindered::{is_gone, is_write_for_another},
     warnings::{is_fenced, is_of_the_end},
-    works::{SOON, holds},
 };
 
 /// A reconcile that failed with a 5xx response of the API server is retried when its delay has passed.
@@ -251,7 +256,7 @@ pub fn rights_are_used_again(case: &Case, found: &mut Vec<Violation>) {
         };
         // Only obstacles after the restoration count. Before it, the missing permission was the obstacle.
         let after = back + case.longest(AFTER) + Duration::from_millis(1);
-        if is_hindered(case, hold.who, None, after, due) {
+        if is_hindered(case, hold.who, after, due) {
             continue;
         }
         for (key, its) in &case.reconciles {

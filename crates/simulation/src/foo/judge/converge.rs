@@ -5,27 +5,33 @@ use std::{collections::BTreeSet, time::Duration};
 use k8s_openapi::api::apps::v1::Deployment;
 use operator_testkit::api_server::{Kind, Others, RESTORED, Revision};
 
-use crate::world::FOO;
 use serde_json::Value;
 
 use foo_controller::api::Foo;
 
+use crate::{
+    actors::{deployment_name, is_held},
+    judge::{
+        Case, KNOWN, Violation,
+        fields::{condition, owner, text},
+        made, name_of, named,
+    },
+    plan::{Fault, What},
+    trace::{Call, Reconcile, Time},
+};
+
 use super::{
     super::{
-        actors::is_held,
-        plan::{Fault, What},
-        trace::{Call, Reconcile, Time},
-        users::{NAMESPACE, deployment_name},
+        FOO,
+        invariants::{CONTROLLER, GENERATION, MADE_FOR, unsettled},
+        users::NAMESPACE,
     },
-    Case, KNOWN, Violation,
     deployments::is_going,
-    made, name_of, named,
     retries::own_delay,
     rollouts::{QUEUED, is_queued, rolls_out},
     statuses::verdicts,
     warnings::{is_fenced, is_known_to_be_refused},
 };
-use crate::invariants::{CONTROLLER, GENERATION, MADE_FOR, unsettled};
 
 /// At the end, each Foo has its Deployment and a status that reports it, or a status that explains the difference. A status may
 /// lack the explanation only if the API server rejected that status.
@@ -249,34 +255,6 @@ fn image<'a>(case: &'a Case) -> &'a str {
     upgrades.next_back().unwrap_or(case.plan.settings.image)
 }
 
-/// Returns the string, or an empty string if the value is not a string.
-pub fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-/// Returns the UID of the controlling owner.
-pub fn owner(deployment: &Value) -> &str {
-    let owners = deployment["metadata"]["ownerReferences"].as_array();
-    let controller = owners
-        .into_iter()
-        .flatten()
-        .find(|owner| owner["controller"] == true);
-    controller
-        .map(|owner| text(&owner["uid"]))
-        .unwrap_or_default()
-}
-
-/// Returns the status and the reason of a Foo's condition.
-pub fn condition<'a>(foo: &'a Value, of_type: &str) -> (&'a str, &'a str) {
-    let all = foo["status"]["conditions"].as_array();
-    let one = all
-        .into_iter()
-        .flatten()
-        .find(|condition| condition["type"] == of_type);
-    one.map(|condition| (text(&condition["status"]), text(&condition["reason"])))
-        .unwrap_or_default()
-}
-
 pub fn is_complete(deployment: &Value) -> bool {
     let (spec, status) = (&deployment["spec"]["replicas"], &deployment["status"]);
     let is = |field: &str| status[field].as_i64().unwrap_or_default() == spec.as_i64().unwrap_or(1);
@@ -422,11 +400,8 @@ fn forged_generation(case: &Case, foo: &Value, deployment: &Value) -> Option<i64
             .map(String::from)
     };
     let made_for = note(deployment, MADE_FOR)?;
-    let its = case.deployments.get(text(&deployment["metadata"]["name"]));
-    let mut written = its
-        .into_iter()
-        .flatten()
-        .filter(|one| *one.by == *CONTROLLER);
+    let its = case.history_of(Kind::Deployment, text(&deployment["metadata"]["name"]));
+    let mut written = its.iter().filter(|one| *one.by == *CONTROLLER);
     let is_of_this_one = written.any(|one| {
         one.after.as_deref().is_some_and(|after| {
             owner(after) == text(&foo["metadata"]["uid"])
@@ -450,8 +425,8 @@ fn earlier<'a>(
     // the controller's write.
     let is_written_by_us = |other: &Value| {
         let version = |of: &Value| text(&of["metadata"]["resourceVersion"]).parse::<u64>().ok();
-        let its = case.deployments.get(text(&other["metadata"]["name"]));
-        let its = its.into_iter().flatten().filter_map(|one| {
+        let its = case.history_of(Kind::Deployment, text(&other["metadata"]["name"]));
+        let its = its.iter().filter_map(|one| {
             let after = one.after.as_deref()?;
             (after["metadata"]["uid"] == other["metadata"]["uid"]).then_some((&*one.by, after))
         });

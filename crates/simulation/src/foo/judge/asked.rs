@@ -3,14 +3,20 @@
 use operator_testkit::api_server::Kind;
 use serde_json::{Value, json};
 
+use crate::{
+    judge::{
+        Case, Violation,
+        fields::{owner, text},
+        made, named,
+    },
+    trace::Call,
+};
+
 use super::{
-    super::{trace::Call, users::NAMESPACE},
-    Case, Violation,
-    converge::{owner, text},
-    made, named, rates,
+    super::{FOO, invariants::GENERATION, users::NAMESPACE},
+    rates,
     warnings::foo_of,
 };
-use crate::invariants::GENERATION;
 
 /// The spec and generation in a written Deployment come from its controlling Foo (by UID), in a state that its writer may have
 /// known.
@@ -55,7 +61,7 @@ pub fn check(case: &Case, found: &mut Vec<Violation>) {
 /// Returns the states that the Foo of this name may have had for the sender: the last state that the sender knew, and all later
 /// ones until the call began.
 fn states<'a>(case: &'a Case<'a>, call: &'a Call, name: &str) -> Vec<&'a Value> {
-    let all = case.foos.get(name).map_or(&[][..], Vec::as_slice);
+    let all = case.history_of(FOO, name);
     let reconcile = case.reconcile_of(call, &format!("{NAMESPACE}/{name}"));
     let begun = reconcile.map_or(call.begun, |one| one.begun);
     let told = case.told(call.who, "foos", begun);

@@ -5,10 +5,9 @@
 
 use std::time::Duration;
 
-use super::{
-    plan::{Action, Happens, Plan, Step, What},
-    users::Deed,
-};
+use crate::plan::{Action, Happens, Plan, Step, What};
+
+use super::users::Deed;
 
 mod election;
 mod objects;
@@ -24,8 +23,8 @@ fn step(milliseconds: u64, what: What) -> Step {
     }
 }
 
-const fn user(deed: Deed) -> What {
-    What::Action(Action::User(deed))
+fn user(deed: Deed) -> What {
+    What::Action(Action::user(deed))
 }
 
 /// First step of most cases.

@@ -4,20 +4,22 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use operator_testkit::api_server::{Kind, Revision};
 
-use crate::world::FOO;
 use serde_json::Value;
 
-use super::{
-    super::{
-        plan::Fault,
-        trace::{Call, Time, Who},
-        users::NAMESPACE,
+use crate::{
+    judge::{
+        Case, Violation,
+        fields::{condition, text},
+        hindered::felt_until,
+        made, named,
     },
-    Case, Violation,
-    converge::{condition, text},
+    plan::Fault,
+    trace::{Call, Time, Who},
+};
+
+use super::{
+    super::{FOO, users::NAMESPACE},
     deployments::is_going,
-    hindered::felt_until,
-    made, named,
 };
 
 /// Reason after a complete rollout of a Deployment that a policy changed. The process knows of it since the patch had no

@@ -3,14 +3,12 @@
 use operator_testkit::api_server::Kind;
 use serde_json::Value;
 
-use super::{
-    super::{
-        trace::{Call, Reconcile, Time},
-        users::NAMESPACE,
-    },
-    Case, STEP, made,
-    warnings::foo_of,
+use crate::{
+    judge::{Case, STEP, made},
+    trace::{Call, Reconcile, Time},
 };
+
+use super::{super::users::NAMESPACE, warnings::foo_of};
 
 /// Knowledge of the sender of a call.
 pub struct Known<'a> {
@@ -52,8 +50,7 @@ impl<'a> Known<'a> {
     /// Returns the states that the Deployment of this name may have had: the last state known from the watch or from an own
     /// write for this Foo, and all later states. `None` means that the Deployment did not exist.
     pub fn states(&self, name: &str) -> Vec<Option<&'a Value>> {
-        let all = self.case.deployments.get(name);
-        let all = all.map_or(&[][..], Vec::as_slice);
+        let all = self.case.history_of(Kind::Deployment, name);
         let own = self.own.iter();
         let own = own.filter_map(|call| self.case.store.history()[call.written.clone()].last());
         let own = own.filter(|one| one.key.kind == Kind::Deployment && one.key.name == name);

@@ -4,15 +4,18 @@ use std::collections::BTreeMap;
 
 use operator_testkit::api_server::Kind;
 
-use crate::world::FOO;
 use serde_json::Value;
 
-use super::{
-    super::actors::GARBAGE_COLLECTOR,
-    Case, Violation,
-    converge::{owner, text},
-    made, named,
+use crate::{
+    actors::GARBAGE_COLLECTOR,
+    judge::{
+        Case, Violation,
+        fields::{owner, text},
+        made, named,
+    },
 };
+
+use super::super::FOO;
 
 /// A Foo that is deleted with foreground propagation exists until its Deployments are deleted.
 pub fn are_waited_for(case: &Case, found: &mut Vec<Violation>) {

@@ -3,13 +3,17 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{
-    judge::{Violation, examine, subject},
-    one_fault::{HEAL, busy},
+use crate::{
+    cases::Cases,
+    judge::{Violation, examine, rates::subject},
     plan::{Action, Calls, Fault, Happens, Plan, What},
-    trace::{Call, Time},
-    users::Deed,
+    trace::{Call, Log, Time},
     world::World,
+};
+
+use super::{
+    one_fault::{HEAL, busy},
+    users::Deed,
 };
 
 /// Duration of the fault.
@@ -134,7 +138,7 @@ impl Case {
             plan.fault(soon(8), Fault::Reset { of }, Duration::ZERO);
         }
         if (self.of.verb, self.of.resource) == (Some("create"), Some("leases")) {
-            plan.act(soon(20), Action::User(Deed::DeleteLease));
+            plan.act(soon(20), Action::user(Deed::DeleteLease));
         }
         plan
     }
@@ -156,12 +160,25 @@ impl Case {
     }
 }
 
-fn scale(foo: &str, replicas: i32) -> Action {
-    Action::Scale {
-        foo: foo.to_owned(),
-        replicas,
-    }
+fn scale(foo: &'static str, replicas: i32) -> Action {
+    Action::user(Deed::Scale { foo, replicas })
 }
+
+pub const CASES: Cases = Cases {
+    what: "responses",
+    all: || {
+        let cases = all().into_iter();
+        let cases = cases.map(|(name, case)| -> (String, crate::cases::Case) {
+            (name, Box::new(move || check(&case)))
+        });
+        cases.collect()
+    },
+    plan_of: |name| {
+        let mut all = all().into_iter();
+        all.find(|(its, _)| its == name)
+            .map(|(_, case)| case.plan())
+    },
+};
 
 /// Returns all cases, with their names.
 pub fn all() -> Vec<(String, Case)> {
@@ -281,8 +298,7 @@ fn paced(calls: &[Call], found: &mut Vec<Violation>) {
 
 fn logged(world: &World, begin: Time) -> usize {
     let logs = world.trace.logs.iter();
-    let is_shown = |log: &&super::trace::Log| {
-        log.level <= tracing::Level::INFO && (begin..begin + FAULT).contains(&log.at)
-    };
+    let is_shown =
+        |log: &&Log| log.level <= tracing::Level::INFO && (begin..begin + FAULT).contains(&log.at);
     logs.filter(is_shown).count()
 }

@@ -4,11 +4,17 @@ use std::collections::BTreeMap;
 
 use operator_testkit::api_server::{Key, Kind, Revision};
 
-use crate::world::FOO;
 use serde_json::Value;
 
-use super::{super::trace::Call, Case, Violation, converge::owner, known::Known, made, named};
-use crate::invariants::GENERATION;
+use crate::{
+    judge::{Case, Violation, fields::owner, made, named},
+    trace::Call,
+};
+
+use super::{
+    super::{FOO, invariants::GENERATION},
+    known::Known,
+};
 
 /// A process does not repeat a successful write until the object has changed, even if admission stored a different object. A list
 /// of the resource type is a reason to repeat it, because the schema may have changed.
@@ -151,7 +157,7 @@ fn goes_on(case: &Case, call: &Call, new: &Value) -> bool {
     let metadata = &new["metadata"];
     let foo = &metadata["ownerReferences"][0]["name"];
     let known = Known::new(case, call, foo.as_str().unwrap_or_default());
-    let others = case.deployments.keys();
+    let others = case.names_of(Kind::Deployment);
     let mut others = others.filter(|name| metadata["name"] != **name);
     others.any(|name| {
         let mut states = known.states(name).into_iter().flatten();

@@ -4,24 +4,51 @@ use http::Method;
 use operator_testkit::api_server::Key;
 use serde_json::{Value, json};
 
-use super::world::{FOO, World, at};
-use crate::invariants::GENERATION;
+use crate::{
+    actors::{USER, deployment_name},
+    plan::User,
+    world::{World, at},
+};
+
+use super::{FOO, invariants::GENERATION};
 
 /// Namespace of the Foos and their Deployments.
-pub const NAMESPACE: &str = super::world::FOOS;
+pub const NAMESPACE: &str = "foos";
 /// Namespace of the replicas and their Lease.
-pub const LEASE_NAMESPACE: &str = super::replica::NAMESPACE;
+pub const SYSTEM: &str = "foo-system";
 pub const LEASE: &str = "foo-controller";
 
-/// Returns the name of the Lease of an installation.
-pub fn lease_of(installation: &str) -> String {
-    let hyphen = if installation.is_empty() { "" } else { "-" };
-    format!("{LEASE}{hyphen}{installation}")
-}
+/// Types in [`Deed`]: the text in front of a name, and the type of the name.
+pub const TYPES: &[(&str, &str)] = &[
+    ("User(", "Deed"),
+    ("policy: ", "Policy"),
+    ("with: ", "Spoilt"),
+];
 
 /// An action on the objects. Foos and Deployments have small numbers, so that actions collide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deed {
+    /// Creates a Foo by name. Use [`Action::Request`](crate::plan::Action::Request) for an unusual spec.
+    Create {
+        foo: &'static str,
+        deployment: &'static str,
+        replicas: Option<i32>,
+    },
+    /// Changes `spec.replicas`.
+    Scale {
+        foo: &'static str,
+        replicas: i32,
+    },
+    /// Changes `spec.deploymentName`.
+    Rename {
+        foo: &'static str,
+        deployment: &'static str,
+    },
+    Delete {
+        foo: &'static str,
+        policy: Policy,
+    },
+
     CreateFoo {
         foo: u8,
         deployment: u8,
@@ -141,17 +168,32 @@ fn foo_name(number: u8) -> String {
     format!("foo-{number}")
 }
 
-pub fn deployment_name(number: u8) -> String {
-    format!("app-{number}")
-}
-
 /// Method, path and body.
 type Request = (Method, String, Value);
 
-/// Carries out an action, and ignores errors of the API server. Returns the last status code.
+impl User for Deed {
+    fn act(&self, world: &mut World) -> u16 {
+        act(world, *self)
+    }
+}
+
 #[allow(clippy::too_many_lines, reason = "a table")]
-pub fn act(world: &mut World, deed: Deed) -> u16 {
+fn act(world: &mut World, deed: Deed) -> u16 {
     let request = match deed {
+        Deed::Create {
+            foo,
+            deployment,
+            replicas,
+        } => return by_owner(world, create_named(foo, deployment, replicas)),
+        Deed::Scale { foo, replicas } => {
+            let spec = json!({ "replicas": replicas });
+            return by_owner(world, patch(path_of(foo), json!({ "spec": spec })));
+        }
+        Deed::Rename { foo, deployment } => {
+            let spec = json!({ "deploymentName": deployment });
+            return by_owner(world, patch(path_of(foo), json!({ "spec": spec })));
+        }
+        Deed::Delete { foo, policy } => return by_owner(world, delete(path_of(foo), policy)),
         Deed::CreateFoo {
             foo,
             deployment,
@@ -277,6 +319,11 @@ fn send(world: &mut World, (method, path, body): Request) -> (u16, Value) {
     world.request("admin", &method, &path, &body)
 }
 
+/// Sends a request of the owner of the Foos.
+fn by_owner(world: &mut World, (method, path, body): Request) -> u16 {
+    world.request(USER, &method, &path, &body).0
+}
+
 fn autoscale(world: &mut World, foo: u8, replicas: u8) -> u16 {
     const AUTOSCALER: &str = "system:serviceaccount:kube-system:horizontal-pod-autoscaler";
     let (200, foo_now) = send(world, get(foo_path(foo))) else {
@@ -294,7 +341,15 @@ fn autoscale(world: &mut World, foo: u8, replicas: u8) -> u16 {
 }
 
 fn create_foo(number: u8, of: u8, replicas: Option<u8>) -> Request {
-    let mut spec = json!({ "deploymentName": deployment_name(of) });
+    create_named(
+        &foo_name(number),
+        &deployment_name(of),
+        replicas.map(i32::from),
+    )
+}
+
+fn create_named(name: &str, deployment: &str, replicas: Option<i32>) -> Request {
+    let mut spec = json!({ "deploymentName": deployment });
     if let Some(replicas) = replicas {
         spec["replicas"] = replicas.into();
     }
@@ -303,7 +358,7 @@ fn create_foo(number: u8, of: u8, replicas: Option<u8>) -> Request {
         json!({
             "apiVersion": "samplecontroller.k8s.io/v1alpha1",
             "kind": "Foo",
-            "metadata": { "name": foo_name(number), "namespace": NAMESPACE },
+            "metadata": { "name": name, "namespace": NAMESPACE },
             "spec": spec,
         }),
     )
@@ -396,7 +451,12 @@ fn foos_path() -> String {
 }
 
 fn foo_path(number: u8) -> String {
-    format!("{}/{}", foos_path(), foo_name(number))
+    path_of(&foo_name(number))
+}
+
+/// Returns the path of the Foo of this name.
+fn path_of(name: &str) -> String {
+    format!("{}/{name}", foos_path())
 }
 
 fn deployments_path() -> String {
@@ -408,7 +468,7 @@ fn deployment_path(number: u8) -> String {
 }
 
 fn lease_path() -> String {
-    format!("/apis/coordination.k8s.io/v1/namespaces/{LEASE_NAMESPACE}/leases/{LEASE}")
+    format!("/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{LEASE}")
 }
 
 fn get(path: String) -> Request {

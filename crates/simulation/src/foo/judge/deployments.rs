@@ -7,18 +7,25 @@ use std::{
 
 use operator_testkit::api_server::{Key, Kind, Others, Revision};
 
-use crate::world::FOO;
 use serde_json::Value;
 
+use crate::{
+    judge::{
+        Case, Violation,
+        fields::{owner, text},
+        made, named,
+    },
+    trace::{Call, Time, Who, seconds},
+};
+
 use super::{
-    super::trace::{Call, Time, Who, seconds},
-    Case, Violation,
-    converge::{owner, text},
+    super::{
+        FOO,
+        invariants::{GENERATION, MADE_FOR},
+    },
     known::{Known, sent_since},
-    made, named,
     statuses::is_rolled_out,
 };
-use crate::invariants::{GENERATION, MADE_FOR};
 
 /// Maximum number of creations of a Deployment for a deleted or terminating Foo, until the leader's watch delivers the
 /// deletion. Each leader creates it ten times without delay, and then with exponential backoff (docs/foo.md).

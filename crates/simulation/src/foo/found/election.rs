@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use crate::{
+    plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
+    trace::Role,
+};
+
 use super::{
-    super::{
-        foo::Foo,
-        plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, Then, Way, What},
-        trace::Role,
-        users::Deed,
-    },
+    super::{Foo, calm, users::Deed},
     CREATE, LATE, SCALE, step, us, user,
 };
 
@@ -24,7 +24,7 @@ pub fn stopped_amid_a_write() -> Plan {
             step(40_000, What::Heal),
         ],
         rest: us(100_000_000),
-        ..Plan::calm(1, 2, 1, us(160_000_000))
+        ..calm(1, 2, 1, us(160_000_000))
     }
 }
 
@@ -40,7 +40,7 @@ pub fn given_up_and_on_its_way() -> Plan {
         foo: 0,
         replicas: Some(1),
     };
-    let plan = Plan::calm(1, 2, 1, us(260_000_000));
+    let plan = calm(1, 2, 1, us(260_000_000));
     Plan {
         settings: Settings {
             lease_duration: Duration::from_secs(30),
@@ -74,7 +74,7 @@ pub fn clocks_that_stand_still() -> Plan {
             still(1),
             step(33_000, user(SCALE)),
         ],
-        ..Plan::calm(1, 2, 1, us(180_000_000))
+        ..calm(1, 2, 1, us(180_000_000))
     }
 }
 
@@ -94,7 +94,7 @@ pub fn renewed_by_a_clock_that_stands_still() -> Plan {
             lease_duration: us(3_000_000),
             renew_deadline: us(2_000_000),
             retry_period: us(500_000),
-            ..Plan::calm(0, 2, 1, Duration::ZERO).settings
+            ..calm(0, 2, 1, Duration::ZERO).settings
         },
         steps: vec![
             step(25_724, What::Fault(crash, Duration::ZERO)),
@@ -105,7 +105,7 @@ pub fn renewed_by_a_clock_that_stands_still() -> Plan {
             step(32_339, user(Deed::ShortenLease)),
             step(111_817, What::Heal),
         ],
-        ..Plan::calm(0, 2, 1, us(293_634_000))
+        ..calm(0, 2, 1, us(293_634_000))
     }
 }
 
@@ -126,7 +126,7 @@ pub fn spoilt_and_left() -> Plan {
             step(28_000, user(SCALE)),
             step(80_000, What::Heal),
         ],
-        ..Plan::calm(1, 2, 1, us(240_000_000))
+        ..calm(1, 2, 1, us(240_000_000))
     }
 }
 
@@ -146,7 +146,7 @@ pub fn vacant_again_after_a_sleep() -> Plan {
             step(27_649, user(Deed::EmptyLease)),
             step(71_338, What::Heal),
         ],
-        ..Plan::calm(0, 3, 1, us(252_676_000))
+        ..calm(0, 3, 1, us(252_676_000))
     }
 }
 
@@ -213,7 +213,7 @@ pub fn answer_lost_of_a_lease_that_is_nobodys() -> Plan {
         steps: vec![
             step(
                 42_172,
-                What::Action(Action::User(Deed::CreateFoo {
+                What::Action(Action::user(Deed::CreateFoo {
                     foo: 1,
                     deployment: 0,
                     replicas: Some(3),
@@ -269,10 +269,10 @@ pub fn answer_lost_of_a_lease_that_is_nobodys() -> Plan {
                     us(0),
                 ),
             ),
-            step(87_581, What::Action(Action::User(Deed::DeleteLease))),
+            step(87_581, What::Action(Action::user(Deed::DeleteLease))),
             step(
                 89_465,
-                What::Action(Action::User(Deed::Autoscale {
+                What::Action(Action::user(Deed::Autoscale {
                     foo: 1,
                     replicas: 4,
                 })),
@@ -308,7 +308,7 @@ pub fn cleared_and_not_seen_before() -> Plan {
             step(62_959, What::Heal),
         ],
         rest: us(195_918_000),
-        ..Plan::calm(440, 3, 1, us(235_918_000))
+        ..calm(440, 3, 1, us(235_918_000))
     }
 }
 
@@ -329,7 +329,7 @@ pub fn rights_are_back_soon() -> Plan {
             step(60_000, What::Heal),
         ],
         rest: us(180_000_000),
-        ..Plan::calm(1, 1, 1, us(220_000_000))
+        ..calm(1, 1, 1, us(220_000_000))
     }
 }
 
@@ -355,7 +355,7 @@ pub fn stopped_while_all_hangs() -> Plan {
             step(81_659, What::Heal),
         ],
         rest: us(233_318_000),
-        ..Plan::calm(109, 1, 1, us(273_318_000))
+        ..calm(109, 1, 1, us(273_318_000))
     }
 }
 
@@ -386,7 +386,7 @@ pub fn leads_again_in_a_term_of_the_same_number() -> Plan {
             step(120_000, What::Heal),
         ],
         rest: us(240_000_000),
-        ..Plan::calm(0, 2, 1, us(280_000_000))
+        ..calm(0, 2, 1, us(280_000_000))
     }
 }
 
@@ -472,6 +472,6 @@ fn two_until_healed(mut steps: Vec<Step>) -> Plan {
     Plan {
         steps,
         rest: us(160_000_000),
-        ..Plan::calm(0, 2, 1, us(200_000_000))
+        ..calm(0, 2, 1, us(200_000_000))
     }
 }

@@ -9,19 +9,21 @@ use foo_controller::api::Foo;
 use operator_testkit::api_server::{Key, Kind};
 use serde_json::Value;
 
-use super::{
-    super::{
-        plan::Fault,
-        trace::{Call, Time, Who},
+use crate::{
+    judge::{
+        Case, KNOWN, STEP, Violation,
+        fields::{owner, text},
+        hindered::{AFTER, felt_until},
+        made, named,
+        works::{Hold, SOON, holds},
     },
-    Case, KNOWN, STEP, Violation,
-    converge::{owner, text},
-    deployments::is_going,
-    hindered::{AFTER, felt_until, is_hindered},
-    made, named,
-    statuses::is_rolled_out,
+    plan::Fault,
+    trace::{Call, Time, Who},
+};
+
+use super::{
+    deployments::is_going, hindered::is_hindered_for, statuses::is_rolled_out,
     warnings::is_for_good,
-    works::{Hold, SOON, holds},
 };
 
 /// Required content of a status: the generation of the Foo, and the counts of the Deployment that serves it. If another
@@ -68,7 +70,7 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
             let holder = holder(&holds, from, due).filter(|_| due < until)?;
             let has_failed = has_failed(case, key, holder, from, due);
             let is_free = !has_failed
-                && !is_hindered(case, holder, Some(&key.name), from, due)
+                && !is_hindered_for(case, holder, &key.name, from, due)
                 && !case.has_policy(from)
                 && !case.has_policy(due)
                 && !case.is_undefined(from);

@@ -4,16 +4,18 @@ use std::collections::HashSet;
 
 use operator_testkit::api_server::Kind;
 
-use crate::world::FOO;
 use serde_json::Value;
 
-use super::{
-    super::trace::Call,
-    Case, Violation,
-    converge::{owner, text},
-    deployments::is_going,
-    made, named,
+use crate::{
+    judge::{
+        Case, Violation,
+        fields::{owner, text},
+        made, named,
+    },
+    trace::Call,
 };
+
+use super::{super::FOO, deployments::is_going};
 
 /// A process has at most `max_rollouts` rollouts under way. Its rollouts count unless another client has changed the Deployment
 /// since, or its Foo is terminating.

@@ -14,9 +14,7 @@ use std::{
 
 use serde::Deserialize;
 
-/// Prefix of a line that reports a violation. If there are many cases, the number, the name and the invariants of the case
-/// follow, separated by tabs.
-pub const VIOLATED: &str = "violated: ";
+use crate::command::VIOLATED;
 
 /// Runs that must find a mutant: first seeds, then the scripts with every fault at every place.
 const RUNS: [&str; 2] = ["--seeds=2000", "--exhaustive"];

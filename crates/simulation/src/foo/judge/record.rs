@@ -1,15 +1,13 @@
 //! The leader writes the fencing record.
 
-use super::{
-    super::trace::{Call, Time},
-    Case, Violation,
-    converge::text,
-    hindered::is_hindered,
-    leader::holder,
-    made,
-    works::holds,
+use crate::{
+    judge::{
+        Case, Violation, fields::text, hindered::is_hindered, leader::holder, made, works::holds,
+    },
+    trace::{Call, Life, Time},
 };
-use crate::invariants::{FENCING, FENCING_TERM};
+
+use super::super::invariants::{FENCING, FENCING_TERM};
 
 /// A write of the fencing record requires the version that was read. After that read, its writer has seen its own name in the
 /// Lease. Otherwise a deposed leader could overwrite the record of its successor.
@@ -17,7 +15,7 @@ pub fn was_read(case: &Case, found: &mut Vec<Violation>) {
     let is_record = |call: &&Call| call.resource == "serviceaccounts";
     let calls = case.trace.calls.iter();
     for write in calls.filter(is_record).filter(|call| call.verb == "patch") {
-        let identity = case.life(write.who).map(super::Life::identity);
+        let identity = case.life(write.who).map(Life::identity);
         let looks = |resource: &'static str| {
             let calls = case.trace.calls.iter();
             calls.filter(move |call| {
@@ -123,7 +121,7 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
             before.all(|record| record["metadata"]["annotations"][FENCING_TERM] != *term)
         });
         let is_named = names.is_none_or(|names| {
-            let leader = case.life(hold.who).map(super::Life::identity);
+            let leader = case.life(hold.who).map(Life::identity);
             leader.as_deref() == Some(names)
         });
         // After another client has changed the holder, the record is not written, but the term continues.
@@ -135,7 +133,7 @@ pub fn is_waited_for(case: &Case, found: &mut Vec<Violation>) {
                 one.key == case.lease && is_then && case.writer(index).is_none() && before != after
             })
         };
-        let is_excused = || is_hindered(case, hold.who, None, hold.from, first.begun);
+        let is_excused = || is_hindered(case, hold.who, hold.from, first.begun);
         if is_of_the_last_term
             || seen_to.is_some() && is_named && is_another
             || is_taken()

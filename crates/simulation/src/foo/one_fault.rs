@@ -5,14 +5,18 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use operator_testkit::api_server::{Key, Kind, Others};
 use parking_lot::Mutex;
 
-use super::{
-    foo::Foo,
+use crate::{
+    cases::{Case, Cases},
     judge::{Violation, examine},
     plan::{Action, Calls, Fault, Happens, Plan, Step, Then, Way, What},
     program::Program,
     trace::{Role, Time},
-    users::{LEASE, LEASE_NAMESPACE, deployment_name},
-    world::{FOO, World},
+    world::World,
+};
+
+use super::{
+    FOO, Foo, calm,
+    users::{Deed, LEASE, Policy, SYSTEM},
 };
 
 /// Seed of the latencies.
@@ -20,76 +24,83 @@ const SEED: u64 = 17;
 
 pub const REPLICAS: usize = 2;
 
-/// Number of the Deployment whose pods fail.
+/// Number and name of the Deployment whose pods fail.
 const ROLLED: u8 = 0;
+const ROLLED_NAME: &str = "app-0";
 
 /// Time of the heal.
 pub const HEAL: Time = seconds(60);
 
 /// Returns a plan with a leader that has Foos to reconcile, and users who change them from the twentieth second on.
 pub fn busy() -> Plan {
-    let mut plan = Plan::calm(SEED, REPLICAS, 2, seconds(170));
+    let mut plan = calm(SEED, REPLICAS, 2, seconds(170));
     plan.rest = seconds(130);
-    let foo = |name: &str| (name.to_owned(), format!("{name}-web"));
-    for name in ["made", "scaled", "renamed", "deleted"] {
-        let (foo, deployment) = foo(name);
+    for (foo, deployment) in [
+        ("made", "made-web"),
+        ("scaled", "scaled-web"),
+        ("renamed", "renamed-web"),
+        ("deleted", "deleted-web"),
+    ] {
         plan.act(
             seconds(1),
-            Action::Create {
+            Action::user(Deed::Create {
                 foo,
                 deployment,
                 replicas: Some(1),
-            },
+            }),
         );
     }
-    for at in [20, 30, 40] {
-        let (foo, deployment) = foo(&format!("late-{at}"));
+    for (at, foo, deployment) in [
+        (20, "late-20", "late-20-web"),
+        (30, "late-30", "late-30-web"),
+        (40, "late-40", "late-40-web"),
+    ] {
         plan.act(
             seconds(at),
-            Action::Create {
+            Action::user(Deed::Create {
                 foo,
                 deployment,
                 replicas: Some(1),
-            },
+            }),
         );
     }
     for (at, replicas) in [(21, 2), (27, 3), (40, 1)] {
         plan.act(
             seconds(at),
-            Action::Scale {
-                foo: "scaled".into(),
+            Action::user(Deed::Scale {
+                foo: "scaled",
                 replicas,
-            },
+            }),
         );
     }
     plan.act(
         seconds(22),
-        Action::Rename {
-            foo: "renamed".into(),
-            deployment: "other".into(),
-        },
+        Action::user(Deed::Rename {
+            foo: "renamed",
+            deployment: "other",
+        }),
     );
     plan.act(
         seconds(1),
-        Action::Create {
-            foo: "rolled".into(),
-            deployment: deployment_name(ROLLED),
+        Action::user(Deed::Create {
+            foo: "rolled",
+            deployment: ROLLED_NAME,
             replicas: Some(1),
-        },
+        }),
     );
     plan.act(
         seconds(24),
-        Action::Scale {
-            foo: "rolled".into(),
+        Action::user(Deed::Scale {
+            foo: "rolled",
             replicas: 2,
-        },
+        }),
     );
     plan.act(
         seconds(23),
-        Action::Delete {
-            foo: "deleted".into(),
-            policy: "Background",
-        },
+        Action::user(Deed::Delete {
+            foo: "deleted",
+            policy: Policy::Background,
+        }),
     );
     plan.steps.push(Step {
         at: HEAL,
@@ -129,10 +140,10 @@ pub fn with_and_without(faults: &[Fault], lasts: Duration) -> [Plan; 2] {
         without.end = without.rest + seconds(50);
         without.act(
             seconds(100),
-            Action::Scale {
-                foo: "made".into(),
+            Action::user(Deed::Scale {
+                foo: "made",
                 replicas: 2,
-            },
+            }),
         );
     }
     let mut with = without.clone();
@@ -297,7 +308,7 @@ fn faults(replica: usize) -> Vec<(Vec<Fault>, Duration)> {
 
 /// Returns the replica that holds the Lease.
 fn leader(world: &World) -> usize {
-    let lease = Key::new(Kind::Lease, LEASE_NAMESPACE, LEASE);
+    let lease = Key::new(Kind::Lease, SYSTEM, LEASE);
     let holder = &world.store.get(&lease).unwrap()["spec"]["holderIdentity"];
     let mut lives = world.trace.lives.iter();
     let leader = lives.find(|life| *holder == life.identity()).unwrap();
@@ -328,7 +339,7 @@ fn lines(world: &World) -> Vec<String> {
 }
 
 /// Returns the faults for the actual leader, with their names.
-pub fn all() -> Vec<(String, (Vec<Fault>, Duration))> {
+fn all() -> Vec<(String, (Vec<Fault>, Duration))> {
     let mut calm = World::new(busy());
     calm.run_until(seconds(20));
     of_leader(leader(&calm))
@@ -340,11 +351,30 @@ pub fn of_leader(replica: usize) -> Vec<(String, (Vec<Fault>, Duration))> {
     faults(replica).into_iter().map(named).collect()
 }
 
+/// Runs them for the actual leader.
+pub const CASES: Cases = Cases {
+    what: "faults",
+    all: || {
+        let calm = Arc::new(Calm::default());
+        let case = |(name, fault): (String, (Vec<Fault>, Duration))| -> (String, Case) {
+            let calm = Arc::clone(&calm);
+            (name, Box::new(move || got_over(&fault, &calm)))
+        };
+        all().into_iter().map(case).collect()
+    },
+    plan_of: |name| {
+        let mut all = (0..REPLICAS).flat_map(of_leader);
+        let (_, (faults, lasts)) = all.find(|(its, _)| its == name)?;
+        let [with, _] = with_and_without(&faults, lasts);
+        Some(with)
+    },
+};
+
 /// Results without a fault, by plan. Many faults share a plan.
-pub type Calm = Mutex<BTreeMap<String, Arc<Vec<String>>>>;
+type Calm = Mutex<BTreeMap<String, Arc<Vec<String>>>>;
 
 /// Checks that the faults make a difference, and that the run violates no invariant.
-pub fn got_over((faults, lasts): &(Vec<Fault>, Duration), calm: &Calm) -> Vec<Violation> {
+fn got_over((faults, lasts): &(Vec<Fault>, Duration), calm: &Calm) -> Vec<Violation> {
     let [with, without] = with_and_without(faults, *lasts);
     let key = without.to_string();
     let known = calm.lock().get(&key).cloned();
