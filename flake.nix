@@ -19,6 +19,7 @@
         ./Cargo.toml
         ./Cargo.lock
         (lib.fileset.fileFilter (file: file.name == "Cargo.toml") ./crates)
+        ./tests/simulation/Cargo.toml
         ./xtask/Cargo.toml
       ];
       # Sources of the program. A change of any other file rebuilds nothing.

@@ -16,6 +16,7 @@ use std::{
 };
 
 use foo_controller::{APP, api::Foo};
+use foo_simulation::invariants::{self, Election};
 use k8s_openapi::{
     api::{
         apps::v1::Deployment,
@@ -30,7 +31,6 @@ use kube::{
     config::AuthInfo,
 };
 use operator_runtime::Config;
-use operator_simulation::foo::invariants::{self, Election};
 use operator_testkit::{
     cluster::{self, AuditEvent, eventually},
     collector::{Collector, Received},

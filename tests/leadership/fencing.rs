@@ -13,6 +13,7 @@ use foo_controller::{
     APP,
     api::{Foo, FooSpec, FooStatus},
 };
+use foo_simulation::invariants::FENCING_HOLDER;
 use http::{HeaderName, HeaderValue};
 use k8s_openapi::{
     api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::ServiceAccount},
@@ -31,7 +32,6 @@ use operator_runtime::{
     internals::Identity,
     telemetry::metrics::Metrics,
 };
-use operator_simulation::foo::invariants::FENCING_HOLDER;
 use operator_testkit::cluster::{AuditEvent, Cluster, Options, as_pod, eventually};
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell, watch};

@@ -9,6 +9,7 @@ use std::{
 };
 
 use foo_controller::{APP, FooConfig};
+use foo_simulation::invariants::{self, MADE_FOR, Report, version};
 use http::Request;
 use k8s_openapi::jiff::Timestamp;
 use kube::{Client, Config};
@@ -16,7 +17,6 @@ use operator_runtime::internals::{
     self, Controllers, Election, ElectionTarget, Health, Identity, SeenLease, Server, Telemetry,
     lease_transport,
 };
-use operator_simulation::foo::invariants::{self, MADE_FOR, Report, version};
 use operator_testkit::{cluster::AuditEvent, proxy::Proxy};
 use rustix::process::Signal;
 use serde_json::Value;

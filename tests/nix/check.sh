@@ -27,7 +27,7 @@ derivation() { nix eval --raw "${flake_options[@]}" "$1#$2.drvPath"; }
 unstamped=$(derivation . default.unstamped)
 [ "$unstamped" = "$(derivation "path:$copy" default.unstamped)" ] || { say "a commit rebuilds the program"; exit 1; }
 before=$(derivations)
-for file in README.md docs/*.md tests/main.rs crates/{simulation,testkit}/src/lib.rs xtask/src/main.rs; do echo >> "$copy/$file"; done
+for file in README.md docs/*.md tests/main.rs {crates/simulation,crates/testkit,tests/simulation}/src/lib.rs xtask/src/main.rs; do echo >> "$copy/$file"; done
 [ "$(derivations)" = "$before" ] || { say "an edit of the documentation or the tests rebuilds something"; exit 1; }
 dependencies() { derivation "path:$copy" default.dependencies; }
 compiled=$(dependencies)

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use operator_simulation::foo::invariants::FENCING_HOLDER;
+use foo_simulation::invariants::FENCING_HOLDER;
 use operator_testkit::{
     cluster::{Cluster, Options, bound_command, eventually},
     collector::{Behaviour, Collector, Mock, Protocol},

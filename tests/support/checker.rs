@@ -4,15 +4,13 @@
 use std::time::Duration;
 
 use foo_controller::api::Foo;
+use foo_simulation::invariants::{
+    Election, FENCING_HOLDER, GENERATION, Report, Work, check, unsettled, version,
+};
 use k8s_openapi::{
     api::apps::v1::Deployment, apimachinery::pkg::apis::meta::v1::MicroTime, jiff::Timestamp,
 };
-use operator_simulation::{
-    foo::invariants::{
-        Election, FENCING_HOLDER, GENERATION, Report, Work, check, unsettled, version,
-    },
-    invariants::check_of,
-};
+use operator_simulation::invariants::check_of;
 use operator_testkit::cluster::{AuditEvent, Cluster, eventually};
 use serde_json::{Value, json};
 

@@ -13,13 +13,13 @@ use std::{
 };
 
 use foo_controller::api::Foo;
+use foo_simulation::invariants::{self, Election, FENCING_HOLDER};
 use k8s_openapi::api::{apps::v1::Deployment, coordination::v1::Lease, core::v1::ServiceAccount};
 use kube::{
     Api, Client, Config, ResourceExt as _,
     api::ListParams,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use operator_simulation::foo::invariants::{self, Election, FENCING_HOLDER};
 use operator_testkit::{
     cluster::{Cluster, eventually},
     proxy::Proxy,

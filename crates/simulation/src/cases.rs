@@ -4,7 +4,6 @@ use std::sync::OnceLock;
 
 use super::{
     databases::{Databases, Installations},
-    foo::{Foo, REPOSITORY},
     judge::Violation,
     plan::Plan,
     program::Program,
@@ -44,9 +43,9 @@ pub type Case = Box<dyn Fn() -> Vec<Violation> + Send + Sync>;
 
 static PROGRAMS: OnceLock<Programs> = OnceLock::new();
 
-/// Returns the registered operators, by default the operators of the repository.
+/// Returns the registered operators.
 pub fn programs() -> &'static Programs {
-    PROGRAMS.get_or_init(|| Programs::of_repository(&Foo, REPOSITORY, []))
+    PROGRAMS.get().expect("no operators are registered")
 }
 
 impl Programs {
@@ -58,7 +57,8 @@ impl Programs {
         }
     }
 
-    pub(super) fn of_repository(
+    /// The operators of the repository of the runtime, and more.
+    pub fn of_repository(
         main: &'static dyn Program,
         repository: Repository,
         more: impl IntoIterator<Item = Operator>,
@@ -93,7 +93,7 @@ impl Programs {
     }
 
     /// Makes these the operators of the process, if it has none yet.
-    pub(super) fn register(self) {
+    pub fn register(self) {
         _ = PROGRAMS.set(self);
     }
 

@@ -34,9 +34,10 @@
 //!
 //! `--twice` runs each seed in a second process, with other hash keys, and compares the traces.
 //!
-//! # Modules for this repository
+//! # Other modules
 //!
-//! The other modules serve the tests of this repository. [`invariants`] checks the audit logs of real API servers by the same rules.
+//! An operator with users and judges of its own is a [`Program`](program::Program). [`databases`] and [`shops`] are such programs, of two
+//! examples of the runtime. [`invariants`] checks the audit logs of real API servers by the same rules.
 #![allow(
     missing_docs,
     reason = "most modules are for the workspace; `warn` marks those of authors"
@@ -61,7 +62,6 @@ pub mod command;
 pub mod databases;
 #[warn(missing_docs)]
 pub mod draw;
-pub mod foo;
 pub mod invariants;
 pub mod judge;
 pub mod network;

@@ -24,7 +24,8 @@ impl<T: Clone + Default + fmt::Debug + Send + Sync + 'static> System for T {}
 
 /// A replica in the simulated world, for the function that declares its controllers.
 pub struct Place<'a> {
-    pub(super) settings: &'a Settings,
+    /// The settings that the plan gives it.
+    pub settings: &'a Settings,
     pub(super) systems: Option<&'a Systems>,
     pub(super) who: Who,
 }

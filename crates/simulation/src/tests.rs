@@ -1,4 +1,4 @@
-//! Tests of the simulation itself. The tests of the repository need its operators.
+//! Tests of the simulation itself. More are in `tests/simulation`, with the operators of the repository.
 
 use std::time::Duration;
 

@@ -11,7 +11,7 @@ use super::{
     side::{ADMIN, Sent, Side, Simulated, at, path},
     steps::FOO,
 };
-use operator_simulation::foo::invariants::{CONTROLLER, FENCING};
+use foo_simulation::invariants::{CONTROLLER, FENCING};
 
 pub const JSON: &str = "application/json";
 pub const MERGE: &str = "application/merge-patch+json";
