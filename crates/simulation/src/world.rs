@@ -22,7 +22,7 @@ use super::{
     replica::BEGIN,
     trace::{Time, Trace, Who},
 };
-use calls::{Arriving, Stream};
+use calls::{Arriving, Printed, Stream};
 use faults::Ongoing;
 pub use places::GRACE;
 use places::Place;
@@ -53,6 +53,7 @@ pub struct World {
     /// Requests in flight.
     arrivals: BTreeMap<(Time, u64), Arriving>,
     streams: Vec<Stream>,
+    printed: Printed,
     /// Calls without a complete response: their index in the trace.
     open: BTreeMap<(Who, u64), usize>,
     /// Active faults, by their index in the trace.
@@ -133,6 +134,7 @@ impl World {
             agenda: BTreeMap::new(),
             arrivals: BTreeMap::new(),
             streams: Vec::new(),
+            printed: Printed::default(),
             open: BTreeMap::new(),
             faults: BTreeMap::new(),
             rollout: None,

@@ -1,13 +1,13 @@
 //! Calls: the request in flight to an API server, its handling there, and the response in flight to the replica.
 
-use std::{io::ErrorKind, sync::Arc, time::Duration};
+use std::{collections::VecDeque, io::ErrorKind, sync::Arc, time::Duration};
 
 use http::{
     Method,
     header::{ACCEPT, CONTENT_TYPE, HeaderName},
 };
 use hyper::body::Bytes;
-use operator_testkit::api_server::{self, Answer, Watch};
+use operator_testkit::api_server::{self, Answer, Line, Watch};
 use serde_json::Value;
 
 use super::{
@@ -555,14 +555,14 @@ impl World {
         let (mut pieces, mut told, mut to_bookmark) = (Vec::new(), None, None);
         if let (true, Some(server)) = (is_due, &self.servers[stream.server].server) {
             for line in stream.watch.poll(&self.store, server, at(time)) {
-                let (event, object) = (&line["type"], &line["object"]);
-                pieces.push(Piece::Data(printed(event, object).into()));
-                let metadata = &object["metadata"];
+                let metadata = &line.object["metadata"];
                 stream.is_in_order |=
                     metadata["annotations"]["k8s.io/initial-events-end"] == "true";
                 told = version(metadata).filter(|_| stream.is_in_order).or(told);
+                let is_bookmark = line.event == "BOOKMARK" && metadata["annotations"].is_null();
+                pieces.push(Piece::Data(self.printed.get(line)));
                 // Not the bookmark that ends a streamed list.
-                if event == "BOOKMARK" && object["metadata"]["annotations"].is_null() {
+                if is_bookmark {
                     to_bookmark.get_or_insert(pieces.len());
                 }
             }
@@ -685,14 +685,30 @@ impl World {
     }
 }
 
-/// Returns the line of an event, with the fields in the order of the API server.
-fn printed(event: &Value, object: &Value) -> Vec<u8> {
-    let mut line = b"{\"type\":".to_vec();
-    serde_json::to_writer(&mut line, event).unwrap();
-    line.extend(b",\"object\":");
-    serde_json::to_writer(&mut line, object).unwrap();
-    line.extend(b"}\n");
-    line
+/// The last lines of watches, as they were sent. Most watches of a kind send the same.
+#[derive(Default)]
+pub struct Printed(VecDeque<(Line, Bytes)>);
+
+impl Printed {
+    /// Number of kept lines: more than the changes of one tick.
+    const KEPT: usize = 32;
+
+    /// Returns the line of an event, with the fields in the order of the API server.
+    fn get(&mut self, line: Line) -> Bytes {
+        let mut all = self.0.iter();
+        let same =
+            all.find(|(its, _)| its.event == line.event && Arc::ptr_eq(&its.object, &line.object));
+        if let Some((_, text)) = same {
+            return text.clone();
+        }
+        let mut text = format!("{{\"type\":\"{}\",\"object\":", line.event).into_bytes();
+        serde_json::to_writer(&mut text, &*line.object).unwrap();
+        text.extend(b"}\n");
+        let text = Bytes::from(text);
+        self.0.truncate(Self::KEPT - 1);
+        self.0.push_front((line, text.clone()));
+        text
+    }
 }
 
 /// Returns the `resourceVersion` in this metadata.

@@ -1,6 +1,8 @@
 //! Custom resources in the versions of their CRD. The storage version is stored; clients of other versions get the same fields
 //! with another `apiVersion`.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
 
 use super::{
@@ -50,29 +52,29 @@ impl Server {
     }
 
     /// Returns a stored object in the form of a request.
-    pub(super) fn present(
+    pub(super) fn present<'a>(
         &self,
         store: &Store,
         request: &Request<'_>,
         kind: Kind,
-        object: &Value,
-    ) -> Result<Value> {
+        object: &'a Value,
+    ) -> Result<Cow<'a, Value>> {
         self.present_in(store, &request.version, kind, object)
     }
 
-    /// Returns a stored object in another API of its kind, or in a version of its CRD.
-    pub(super) fn present_in(
+    /// Returns a stored object in another API of its kind, or in a version of its CRD. Borrows it if it is stored in this form.
+    pub(super) fn present_in<'a>(
         &self,
         store: &Store,
         version: &str,
         kind: Kind,
-        object: &Value,
-    ) -> Result<Value> {
+        object: &'a Value,
+    ) -> Result<Cow<'a, Value>> {
         if kind == Kind::CoreEvent {
             return Ok(event::present(kind, object));
         }
         let Some((definition, since)) = self.compiled(store, kind) else {
-            return Ok(object.clone());
+            return Ok(Cow::Borrowed(object));
         };
         let at = object["metadata"]["resourceVersion"].as_str();
         let at: u64 = at.and_then(|at| at.parse().ok()).unwrap_or_default();
@@ -80,7 +82,7 @@ impl Server {
         // An object that a client of another version wrote lacks the defaults of the storage version.
         let has_defaults = definition.versions.len() == 1 && at > since;
         if stored == version && has_defaults {
-            return Ok(object.clone());
+            return Ok(Cow::Borrowed(object));
         }
         let mut object = object.clone();
         let metadata = object["metadata"].take();
@@ -98,7 +100,7 @@ impl Server {
             convert(&definition, kind, version, &mut object)?;
         }
         object["metadata"] = metadata;
-        Ok(object)
+        Ok(Cow::Owned(object))
     }
 
     /// Returns an object as it is stored.

@@ -33,7 +33,7 @@ impl Server {
             request,
             key,
             (Operation::Delete, Part::Whole),
-            (None, Some(&old)),
+            (None, Some(&*old)),
         )?;
         match key.kind {
             Kind::Namespace => return terminate(store, now, request, key, &old),
@@ -74,7 +74,7 @@ impl Server {
                 "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details,
             }));
         }
-        let mut new = old.clone();
+        let mut new = Value::clone(&old);
         new["metadata"]["finalizers"] = json!(finalizers);
         if !metadata::is_deleting(&old) {
             mark(&mut new, now);

@@ -27,12 +27,12 @@ const MAX_TEXT: usize = 128;
 const MAX_NOTE: usize = 1024;
 
 /// Returns an Event in the form of `kind`.
-pub fn present(kind: Kind, event: &Value) -> Value {
+pub fn present(kind: Kind, event: &Value) -> Cow<'_, Value> {
     if kind == Kind::CoreEvent && event["apiVersion"] != *kind.api_version() {
         let renamed = renamed(event, kind, |(stored, core)| (stored, core));
-        return filled(kind, renamed);
+        return Cow::Owned(filled(kind, renamed));
     }
-    event.clone()
+    Cow::Borrowed(event)
 }
 
 /// Returns an Event as it is stored.

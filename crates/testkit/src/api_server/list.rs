@@ -100,7 +100,7 @@ impl Server {
             let mut item = if request.metadata_only {
                 partial(object)
             } else if kind.is_converted() {
-                self.present(store, request, kind, object)?
+                self.present(store, request, kind, object)?.into_owned()
             } else {
                 Value::clone(object)
             };

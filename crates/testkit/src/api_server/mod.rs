@@ -47,4 +47,4 @@ pub use request::{Call, METADATA, METADATA_LIST, Method, Unknown, User, describe
 pub(crate) use schema::store_numbers;
 pub use server::{Answer, Lag, Now, Server};
 pub use store::{Backup, Key, RESTORED, Revision, Store};
-pub use watch::Watch;
+pub use watch::{Line, Watch};

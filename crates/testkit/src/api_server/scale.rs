@@ -136,9 +136,10 @@ impl Server {
             None if key.kind.is_custom() => {}
             version => new["metadata"]["resourceVersion"] = version.unwrap_or_default().into(),
         }
-        let stored = self.replace(store, now, request, (key, Part::Scale), (new, &old))?;
+        let stored = self.replace(store, now, request, (key, Part::Scale), (new, &*old))?;
         let stored = if key.kind.is_custom() {
             self.present(store, request, key.kind, &stored)?
+                .into_owned()
         } else {
             stored
         };

@@ -1,6 +1,6 @@
 //! One API server, which responds from its caches.
 
-use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+use std::{borrow::Cow, cell::RefCell, collections::BTreeMap, time::Duration};
 
 use k8s_openapi::jiff::{Timestamp, tz::TimeZone};
 use serde_json::Value;
@@ -268,10 +268,12 @@ impl Server {
             }
         };
         let is_object = part != Part::Scale && object["kind"] != "Status";
-        let object = if kind.is_converted() && is_object {
-            self.present(store, &request, kind, &object)?
-        } else {
-            object
+        let presented = (kind.is_converted() && is_object)
+            .then(|| self.present(store, &request, kind, &object))
+            .transpose()?;
+        let object = match presented {
+            Some(Cow::Owned(other)) => other,
+            Some(Cow::Borrowed(_)) | None => object,
         };
         if request.metadata_only && object["kind"] != "Status" {
             return Ok(Answered::Whole(code, partial(&object)));

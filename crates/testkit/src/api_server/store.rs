@@ -87,30 +87,6 @@ pub struct Revision {
     pub after: Option<Arc<Value>>,
 }
 
-impl Revision {
-    /// Returns this change between other states of the object.
-    pub(super) fn as_seen(&self, before: Option<Arc<Value>>, after: Option<Arc<Value>>) -> Self {
-        Self {
-            before,
-            after,
-            ..self.clone()
-        }
-    }
-
-    /// Returns the watch event. A deleted object has its last content, and the version of its deletion.
-    pub fn event(&self) -> (&'static str, Value) {
-        match (&self.before, &self.after) {
-            (None, Some(after)) => ("ADDED", Value::clone(after)),
-            (Some(_), Some(after)) => ("MODIFIED", Value::clone(after)),
-            (before, None) => {
-                let mut last = before.as_deref().cloned().unwrap_or_default();
-                last["metadata"]["resourceVersion"] = self.version.to_string().into();
-                ("DELETED", last)
-            }
-        }
-    }
-}
-
 /// User of the changes by [`Store::restore`]. No API server made them, and each object keeps its version.
 pub const RESTORED: &str = "a restored backup";
 

@@ -1,6 +1,6 @@
 //! Watches and streamed lists.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -40,6 +40,13 @@ pub struct Watch {
     /// Time of the next bookmark, if they are requested.
     bookmark: Option<Duration>,
     end: Duration,
+}
+
+/// A line of a watch: `{"type":…,"object":…}`.
+pub struct Line {
+    pub event: &'static str,
+    /// Shared with the store if this watch shows it as it is stored.
+    pub object: Arc<Value>,
 }
 
 enum State {
@@ -170,8 +177,8 @@ impl Watch {
         }
     }
 
-    /// Returns the lines up to `now`: `{"type":…,"object":…}`.
-    pub fn poll(&mut self, store: &Store, server: &Server, now: Now) -> Vec<Value> {
+    /// Returns the lines up to `now`.
+    pub fn poll(&mut self, store: &Store, server: &Server, now: Now) -> Vec<Line> {
         let mut lines = Vec::new();
         let seen = server.seen(store, now);
         // Events and the CRD depend only on these versions.
@@ -197,7 +204,11 @@ impl Watch {
                 return lines;
             }
             State::Fails(status) => {
-                lines.push(json!({ "type": "ERROR", "object": *status }));
+                let object = Arc::new(*status);
+                lines.push(Line {
+                    event: "ERROR",
+                    object,
+                });
                 self.state = State::Over;
                 return lines;
             }
@@ -206,9 +217,9 @@ impl Watch {
                 self.known = seen;
                 let there = store.list_at(self.kind, self.namespace.as_deref(), seen);
                 let there = there.filter(|(key, object)| self.selector.selects(key, object));
-                lines.extend(there.map(|(_, object)| {
-                    let object = self.shown(store, server, Value::clone(object));
-                    self.line("ADDED", object)
+                lines.extend(there.map(|(_, object)| Line {
+                    event: "ADDED",
+                    object: self.shown(store, server, object),
                 }));
                 if streamed {
                     lines.push(self.bookmark(true));
@@ -225,7 +236,8 @@ impl Watch {
             }
             self.known = revision.version;
             if let Some((event, object)) = self.event(revision) {
-                lines.push(self.line(event, self.shown(store, server, object)));
+                let object = self.shown(store, server, &object);
+                lines.push(Line { event, object });
             }
         }
         self.position = self.position.max(seen);
@@ -243,43 +255,44 @@ impl Watch {
 
     /// Returns the event of a change, if this watch selects the object before or after it. An object that the change removes from
     /// the selection is deleted for this watch. An object that the change adds is new.
-    fn event(&self, revision: &Revision) -> Option<(&'static str, Value)> {
-        let key = &revision.key;
+    fn event(&self, revision: &Revision) -> Option<(&'static str, Arc<Value>)> {
+        let Revision {
+            key, before, after, ..
+        } = revision;
         let mut namespace = self.namespace.iter();
         if namespace.any(|namespace| *namespace != key.namespace) {
             return None;
         }
-        let selected = |object: &Option<Arc<Value>>| {
-            let object = object.as_ref()?;
-            self.selector
-                .selects(key, object)
-                .then(|| Arc::clone(object))
-        };
-        let [before, after] = [&revision.before, &revision.after].map(selected);
-        let is_seen = before.is_some() || after.is_some();
-        is_seen.then(|| revision.as_seen(before, after).event())
-    }
-
-    /// Returns an object in the version of the watch.
-    fn shown(&self, store: &Store, server: &Server, object: Value) -> Value {
-        if self.metadata_only || !self.kind.is_converted() {
-            return object;
+        let selected = |object: &&Arc<Value>| self.selector.selects(key, object);
+        let [before, after] = [before, after].map(|it| it.as_ref().filter(selected));
+        match (before, after) {
+            (None, None) => None,
+            (None, Some(after)) => Some(("ADDED", Arc::clone(after))),
+            (Some(_), Some(after)) => Some(("MODIFIED", Arc::clone(after))),
+            // A deleted object has its last content, and the version of its deletion.
+            (Some(before), None) => {
+                let mut last = Value::clone(before);
+                last["metadata"]["resourceVersion"] = revision.version.to_string().into();
+                Some(("DELETED", Arc::new(last)))
+            }
         }
-        let shown = server.present_in(store, &self.version, self.kind, &object);
-        shown.unwrap_or(object)
     }
 
-    fn line(&self, event: &str, object: Value) -> Value {
-        let object = if self.metadata_only {
-            partial(&object)
-        } else {
-            object
-        };
-        let fields = [("type", event.into()), ("object", object)];
-        Value::from_iter(fields)
+    /// Returns an object in the form of the watch.
+    fn shown(&self, store: &Store, server: &Server, object: &Arc<Value>) -> Arc<Value> {
+        if self.metadata_only {
+            return Arc::new(partial(object));
+        }
+        if !self.kind.is_converted() {
+            return Arc::clone(object);
+        }
+        match server.present_in(store, &self.version, self.kind, object) {
+            Ok(Cow::Owned(shown)) => Arc::new(shown),
+            Ok(Cow::Borrowed(_)) | Err(_) => Arc::clone(object),
+        }
     }
 
-    fn bookmark(&self, ends_list: bool) -> Value {
+    fn bookmark(&self, ends_list: bool) -> Line {
         let mut metadata = json!({ "resourceVersion": self.known.to_string() });
         if ends_list {
             metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
@@ -292,7 +305,15 @@ impl Watch {
         let object = json!({
             "kind": self.kind.info().kind, "apiVersion": api_version, "metadata": metadata,
         });
-        self.line("BOOKMARK", object)
+        let object = if self.metadata_only {
+            partial(&object)
+        } else {
+            object
+        };
+        Line {
+            event: "BOOKMARK",
+            object: Arc::new(object),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Create, update and patch.
 
+use std::{borrow::Cow, sync::Arc};
+
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
@@ -327,7 +329,7 @@ impl Server {
             new
         };
         let old = old.ok_or_else(|| Refusal::not_found(key.kind, &key.name))?;
-        self.replace(store, now, request, (key, part), (new, &old))
+        self.replace(store, now, request, (key, part), (new, &*old))
             .map(|object| (200, object))
     }
 
@@ -363,14 +365,17 @@ impl Server {
         store: &Store,
         request: &Request<'_>,
         key: &Key,
-    ) -> Result<Option<Value>> {
+    ) -> Result<Option<Arc<Value>>> {
         let Some(stored) = store.get(key) else {
             return Ok(None);
         };
-        if key.kind.is_converted() {
-            return self.present(store, request, key.kind, stored).map(Some);
-        }
-        Ok(Some(Value::clone(stored)))
+        let presented = (key.kind.is_converted())
+            .then(|| self.present(store, request, key.kind, stored))
+            .transpose()?;
+        Ok(Some(match presented {
+            Some(Cow::Owned(other)) => Arc::new(other),
+            Some(Cow::Borrowed(_)) | None => Arc::clone(stored),
+        }))
     }
 
     /// Replaces `old` with `new`.

@@ -12,7 +12,7 @@ use http::{HeaderMap, Request, Response, StatusCode, header::HeaderName};
 use http_body_util::{BodyExt as _, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Bytes, Frame};
 use kube::client::Body;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{ControlPlane, Scripted, State};
 use crate::api_server::{Answer, Call, User, Watch, describe};
@@ -178,7 +178,7 @@ pub(crate) fn failed(code: u16) -> Value {
         504 => "Timeout",
         _ => "Unknown",
     };
-    serde_json::json!({
+    json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": reason, "code": code,
         "message": "a scripted answer",
     })
@@ -216,6 +216,7 @@ fn poll(
         watch.poll(&state.store, &state.server, now)
     };
     lines.into_iter().fold(String::new(), |text, line| {
+        let line = json!({ "type": line.event, "object": *line.object });
         let line = shown(plane, line);
         text + &format!(r#"{{"type":{},"object":{}}}"#, line["type"], line["object"]) + "\n"
     })
