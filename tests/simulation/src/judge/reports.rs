@@ -18,6 +18,7 @@ use operator_simulation::{
     trace::{Call, Time, Who},
 };
 use operator_testkit::api_server::{Key, Kind};
+use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::{
@@ -87,15 +88,14 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
     let (mut foos, mut deployments) = (BTreeMap::new(), BTreeMap::new());
     let mut behind = BTreeMap::<&Key, Stale>::new();
     for revision in case.store.history() {
-        let objects = match revision.key.kind {
-            Kind::Custom(_) => &mut foos,
-            Kind::Deployment => &mut deployments,
+        let (key, after) = (&revision.key, revision.after.as_deref());
+        match (key.kind, after) {
+            (Kind::Custom(_), Some(foo)) => _ = foos.insert(key, (foo, specified(foo))),
+            (Kind::Custom(_), None) => _ = foos.remove(key),
+            (Kind::Deployment, Some(one)) => _ = deployments.insert(key, one),
+            (Kind::Deployment, None) => _ = deployments.remove(key),
             _ => continue,
-        };
-        match revision.after.as_deref() {
-            Some(after) => objects.insert(&revision.key, after),
-            None => objects.remove(&revision.key),
-        };
+        }
         let at = made(revision);
         behind.retain(|key, stale| {
             let stays = foos.contains_key(*key);
@@ -104,8 +104,10 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
             }
             stays
         });
-        for (key, foo) in &foos {
-            let asked = asked(foo, &deployments);
+        for (key, (foo, specified)) in &foos {
+            let asked = specified
+                .as_deref()
+                .map(|specified| asked(foo, specified, &deployments));
             let Some(asked) = asked.filter(|asked| !says(foo, asked)) else {
                 if let Some(stale) = behind.remove(*key) {
                     judge(key, &stale, at);
@@ -173,21 +175,23 @@ fn holder(holds: &[Hold], from: Time, until: Time) -> Option<Who> {
     Some(hold.who)
 }
 
-/// Returns the required content of the status. `None`: the Foo is terminating, or its spec is invalid.
-fn asked(foo: &Value, deployments: &BTreeMap<&Key, &Value>) -> Option<Asked> {
+/// Returns the specified name of the Deployment. `None`: the Foo is terminating, or its spec is invalid.
+fn specified(foo: &Value) -> Option<String> {
+    let typed = Foo::deserialize(foo).ok()?;
+    let is_valid = typed.spec.check(text(&foo["metadata"]["name"])).is_ok();
+    (is_valid && !is_going(foo)).then_some(typed.spec.deployment_name)
+}
+
+/// Returns the required content of the status.
+fn asked(foo: &Value, specified: &str, deployments: &BTreeMap<&Key, &Value>) -> Asked {
     let metadata = &foo["metadata"];
-    let [namespace, name] = ["namespace", "name"].map(|field| text(&metadata[field]));
-    let typed = serde_json::from_value::<Foo>(foo.clone()).ok()?;
-    if is_going(foo) || typed.spec.check(name).is_err() {
-        return None;
-    }
+    let namespace = text(&metadata["namespace"]);
     let its = |name: &str| {
         let one = deployments.get(&Key::new(Kind::Deployment, namespace, name));
         one.filter(|one| owner(one) == text(&metadata["uid"]))
     };
     let served = its(text(&foo["status"]["deploymentName"]));
-    let specified = its(&typed.spec.deployment_name);
-    let specified = specified.filter(|one| served.is_none() || is_rolled_out(one));
+    let specified = its(specified).filter(|one| served.is_none() || is_rolled_out(one));
     let all: Vec<_> = [served, specified].into_iter().flatten().collect();
     let counts = if all.is_empty() {
         let mut all = deployments.values();
@@ -197,10 +201,10 @@ fn asked(foo: &Value, deployments: &BTreeMap<&Key, &Value>) -> Option<Asked> {
         let is_going = all.iter().any(|one| is_going(one));
         (!is_going).then(|| all.iter().map(|one| counts(&one["status"])).collect())
     };
-    Some(Asked {
+    Asked {
         generation: metadata["generation"].clone(),
         counts,
-    })
+    }
 }
 
 fn says(foo: &Value, asked: &Asked) -> bool {
