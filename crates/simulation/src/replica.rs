@@ -1,6 +1,7 @@
 //! One process: the shipped `run` in its own runtime. The world advances the clock.
 
 use std::{
+    collections::BTreeMap,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
@@ -15,6 +16,7 @@ use opentelemetry_sdk::{Resource, metrics::SdkMeterProvider};
 use operator_runtime::{
     Config, Host, client::Cluster, election::Clock, telemetry::metrics::Metrics,
 };
+use parking_lot::Mutex;
 use tokio::{
     runtime::{Builder, Runtime},
     sync::oneshot,
@@ -329,7 +331,12 @@ fn micros(time: Duration) -> u64 {
 
 /// Returns the shipped configuration with the settings of the plan. Without an HTTP listener.
 fn config(program: &dyn Program, installation: &str, settings: &Settings) -> Config {
-    let mut config = Config::shipped(program.app());
+    /// Parsed once, because that takes as long as the rest of a start.
+    static SHIPPED: Mutex<BTreeMap<&str, Config>> = Mutex::new(BTreeMap::new());
+    let app = program.app();
+    let mut shipped = SHIPPED.lock();
+    let shipped = shipped.entry(app.name);
+    let mut config = shipped.or_insert_with(|| Config::shipped(app)).clone();
     config.workers = settings.workers;
     config.resync = settings.resync;
     config.namespaces = settings.namespace.into_iter().map(Into::into).collect();
