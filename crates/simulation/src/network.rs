@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     io::ErrorKind,
+    mem,
     sync::Arc,
     time::Duration,
 };
@@ -135,14 +136,10 @@ pub enum Piece {
 }
 
 impl Wire {
-    /// Takes the requests that were sent since the last call.
-    pub fn take_sent(&self) -> Vec<Sent> {
-        std::mem::take(&mut self.0.lock().sent)
-    }
-
-    /// Takes the requests that were dropped since the last call.
-    pub fn take_given_up(&self) -> Vec<u64> {
-        std::mem::take(&mut self.0.lock().given_up)
+    /// Takes the requests that were sent since the last call, and those that were dropped.
+    pub fn take(&self) -> (Vec<Sent>, Vec<u64>) {
+        let mut state = self.0.lock();
+        (mem::take(&mut state.sent), mem::take(&mut state.given_up))
     }
 
     /// Schedules a piece for `at`, but not before the pieces in front of it.
@@ -174,7 +171,7 @@ impl Wire {
     pub fn set_door(&self, role: Role, to: DoorState) {
         let mut state = self.0.lock();
         let door = &mut state.doors[role as usize];
-        if std::mem::replace(&mut door.state, to) != to {
+        if mem::replace(&mut door.state, to) != to {
             door.changed.notify_waiters();
         }
     }

@@ -77,6 +77,8 @@ struct Api {
     waiting: Vec<Arriving>,
     /// Store version that its watches last saw, and when.
     looked: (u64, Time),
+    /// Whether they look now.
+    tells: bool,
 }
 
 /// A scheduled step.
@@ -119,6 +121,7 @@ impl World {
             paused: false,
             waiting: Vec::new(),
             looked: (0, Duration::ZERO),
+            tells: false,
         });
         let servers = servers.collect();
         let mut world = Self {

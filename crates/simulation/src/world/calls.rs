@@ -526,34 +526,30 @@ impl World {
     /// Sends the events that watches have at this time.
     fn tell(&mut self, time: Time) {
         let now = at(time);
-        let news: Vec<bool> = self
-            .servers
-            .iter_mut()
-            .map(|api| {
-                let seen = api
-                    .server
-                    .as_ref()
-                    .map_or(0, |server| server.seen(&self.store, now));
-                let is_due = seen != api.looked.0 || time >= api.looked.1 + LEFT_ALONE;
-                if is_due {
-                    api.looked = (seen, time);
-                }
-                is_due && !api.paused
-            })
-            .collect();
-        if !news.contains(&true) && self.streams.iter().all(|stream| stream.cut_since.is_none()) {
+        for api in &mut self.servers {
+            let server = api.server.as_ref();
+            let seen = server.map_or(0, |server| server.seen(&self.store, now));
+            let is_due = seen != api.looked.0 || time >= api.looked.1 + LEFT_ALONE;
+            if is_due {
+                api.looked = (seen, time);
+            }
+            api.tells = is_due && !api.paused;
+        }
+        let is_quiet = !self.servers.iter().any(|api| api.tells);
+        if is_quiet && self.streams.iter().all(|stream| stream.cut_since.is_none()) {
             return;
         }
         let mut streams = std::mem::take(&mut self.streams);
-        streams.retain_mut(|stream| !self.follow(stream, time, news[stream.server]));
+        streams.retain_mut(|stream| !self.follow(stream, time));
         streams.append(&mut self.streams);
         self.streams = streams;
     }
 
     /// Sends the events of a watch. Returns whether the watch has ended.
-    fn follow(&mut self, stream: &mut Stream, time: Time, is_due: bool) -> bool {
+    fn follow(&mut self, stream: &mut Stream, time: Time) -> bool {
         let (mut pieces, mut told, mut to_bookmark) = (Vec::new(), None, None);
-        if let (true, Some(server)) = (is_due, &self.servers[stream.server].server) {
+        let api = &self.servers[stream.server];
+        if let (true, Some(server)) = (api.tells, &api.server) {
             for line in stream.watch.poll(&self.store, server, at(time)) {
                 let metadata = &line.object["metadata"];
                 stream.is_in_order |=

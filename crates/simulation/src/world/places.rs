@@ -201,13 +201,17 @@ impl World {
         let Some(replica) = &self.places[number].replica else {
             return;
         };
-        let (who, wire) = (replica.who, replica.wire.clone());
-        let (sent, given_up) = (wire.take_sent(), wire.take_given_up());
+        let who = replica.who;
+        let (sent, given_up) = replica.wire.take();
         if !given_up.is_empty() {
             self.streams
                 .retain(|stream| stream.who != who || !given_up.contains(&stream.id));
         }
         self.stamp_outside(to);
+        let is_idle = stepped.records.is_empty() && stepped.end.is_none();
+        if is_idle && sent.is_empty() && given_up.is_empty() {
+            return;
+        }
         // A fault may kill the replica at a request. Anything after that has not happened.
         let mut killed = None;
         for sent in sent {
