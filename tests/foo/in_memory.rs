@@ -157,6 +157,44 @@ fn created(object: &str) -> Value {
     object
 }
 
+/// Server-side applies of kubectl have the same results: those of a first and of another manager, conflicts, and the takeover of what
+/// a client-side apply made.
+#[tokio::test]
+async fn kubectl_applies_the_same() {
+    let (memory, real, namespace) = both("memory-applies").await;
+    let other = memory.folder.path().join("other.yaml");
+    let sample = fs::read_to_string(SAMPLE).unwrap();
+    let mut changed: Value = serde_saphyr::from_str(&sample).unwrap();
+    changed["spec"] = serde_json::json!({ "replicas": 5 });
+    fs::write(&other, changed.to_string()).unwrap();
+    let other = other.display().to_string();
+    for command in [
+        "apply --server-side -f SAMPLE",
+        "apply --server-side -f SAMPLE",
+        "apply --server-side --field-manager=other -f OTHER",
+        "apply --server-side --field-manager=other --force-conflicts -f OTHER",
+        "apply --server-side -f SAMPLE",
+        "delete -f SAMPLE",
+        "apply -f SAMPLE",
+        "apply --server-side -f SAMPLE",
+        "apply --server-side --dry-run=server -f OTHER",
+        "get foos --show-managed-fields -o jsonpath={range(.items[*].metadata.managedFields[*])}{.manager}{.operation}{.fieldsV1}{end}",
+    ] {
+        let command = command.replace("SAMPLE", SAMPLE).replace("OTHER", &other);
+        let args = format!("-n {namespace} {command}");
+        let (is_done, ours) = memory.kubectl(&args).await;
+        let theirs = real
+            .kubectl(&args.split_whitespace().collect::<Vec<_>>())
+            .await;
+        let text = theirs.stdout + &theirs.stderr;
+        assert_eq!(
+            (is_done, &*ours),
+            (theirs.status.success(), &*text),
+            "kubectl {command}"
+        );
+    }
+}
+
 /// kubectl shows the Events of an object.
 #[tokio::test]
 async fn kubectl_shows_events() {
@@ -288,7 +326,6 @@ async fn the_controller_works() {
 async fn a_request_that_is_not_modelled_fails() {
     let memory = Memory::start().await;
     for (command, part) in [
-        ("apply --server-side -f SAMPLE", "not model"),
         ("get storageclass", "doesn't have a resource type"),
         ("auth can-i --list", ""),
     ] {

@@ -104,7 +104,7 @@ enum Due {
 
 impl World {
     pub fn new(plan: Plan) -> Self {
-        let mut store = Store::new();
+        let mut store = Store::new().without_managers();
         let now = at(Duration::ZERO);
         for namespace in [plan.program.namespace(), plan.program.system()] {
             store.create_namespace(now, namespace);
@@ -311,6 +311,7 @@ impl World {
             accept: path
                 .starts_with("/apis/apiextensions.k8s.io/")
                 .then_some(METADATA),
+            user_agent: None,
             body: &body,
         };
         let mut there = self.servers.iter_mut().filter(|api| !api.paused);

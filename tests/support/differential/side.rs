@@ -73,6 +73,7 @@ impl Simulated {
             path_and_query: &sent.path,
             content_type: Some(sent.content_type).filter(|it| !it.is_empty()),
             accept: sent.accept,
+            user_agent: None,
             body: &sent.body,
         };
         let answer = self.server.serve(&mut self.store, at(self.now), &call);

@@ -1,5 +1,5 @@
-//! The table of merge keys, from the `OpenAPI` documents of a real API server. `make generate` leaves it out, because it needs a
-//! control plane.
+//! The table of merge keys, and the types of the kinds that the API server in memory has, from the `OpenAPI` documents of a real
+//! API server. `make generate` leaves them out, because they need a control plane.
 
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
@@ -10,7 +10,7 @@ use std::{
 };
 
 use operator_testkit::cluster::{Cluster, Options};
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 
 const QUANTITY: &str = "io.k8s.apimachinery.pkg.api.resource.Quantity";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
@@ -19,22 +19,58 @@ const NOT_DESIRED: [&str; 2] = ["status", "managedFields"];
 /// Maximum length of a list on one line.
 const WIDTH: usize = 60;
 
-/// Writes the table.
+/// Kinds with field management in the API server in memory.
+const MANAGED: [[&str; 3]; 13] = [
+    ["", "v1", "Namespace"],
+    ["", "v1", "ServiceAccount"],
+    ["", "v1", "Service"],
+    ["", "v1", "ConfigMap"],
+    ["", "v1", "Secret"],
+    ["", "v1", "Event"],
+    ["apps", "v1", "Deployment"],
+    ["batch", "v1", "Job"],
+    ["coordination.k8s.io", "v1", "Lease"],
+    ["events.k8s.io", "v1", "Event"],
+    ["storage.k8s.io", "v1", "StorageClass"],
+    ["autoscaling", "v1", "Scale"],
+    ["apiextensions.k8s.io", "v1", "CustomResourceDefinition"],
+];
+/// Keywords of schemas that divide a value into fields.
+const DIVIDING: [&str; 8] = [
+    "type",
+    "format",
+    "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+    "x-kubernetes-map-type",
+    "x-kubernetes-patch-strategy",
+    "x-kubernetes-patch-merge-key",
+    "x-kubernetes-preserve-unknown-fields",
+];
+
+/// Writes the tables.
 pub fn run() -> ExitCode {
-    let (path, table) = file();
-    fs::write(path, table).unwrap();
+    for (path, table) in files() {
+        fs::write(path, table).unwrap();
+    }
     ExitCode::SUCCESS
 }
 
-/// Returns the path and the content of the table.
-fn file() -> (PathBuf, String) {
+/// Returns the paths and the contents of the tables.
+fn files() -> [(PathBuf, String); 2] {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let path = root.join("crates/runtime/src/api/merge_keys.rs");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
-    (path, runtime.block_on(Api::read()).table())
+    let api = runtime.block_on(Api::read());
+    let [keys, types] = [
+        "crates/runtime/src/api/merge_keys.rs",
+        "crates/testkit/src/api_server/fields/types.json",
+    ];
+    [
+        (root.join(keys), api.table()),
+        (root.join(types), api.types()),
+    ]
 }
 
 /// Kinds and schemas of the API.
@@ -159,6 +195,35 @@ impl Api {
         }
     }
 
+    /// Returns the types of the managed kinds as JSON, one on a line.
+    fn types(&self) -> String {
+        let mut types: BTreeMap<String, Value> = BTreeMap::new();
+        let mut todo = vec![META.to_owned()];
+        let mut kinds = Map::new();
+        for name in MANAGED {
+            let is_it = |schema: &Value| {
+                let of = schema["x-kubernetes-group-version-kind"].as_array();
+                let mut of = of.into_iter().flatten();
+                of.any(|of| ["group", "version", "kind"].map(|it| &of[it]) == name)
+            };
+            let (of, _) = self.schemas.iter().find(|(_, it)| is_it(it)).unwrap();
+            let [group, version, kind] = name;
+            let group = group.to_owned() + if group.is_empty() { "" } else { "/" };
+            kinds.insert(format!("{group}{version}/{kind}"), of.as_str().into());
+            todo.push(of.clone());
+        }
+        while let Some(of) = todo.pop() {
+            if !types.contains_key(&of) {
+                let schema = divided(&self.schemas[&of], &mut todo);
+                types.insert(of, schema);
+            }
+        }
+        let kinds = Value::Object(kinds);
+        let types = types.iter().map(|(of, schema)| format!("{of:?}: {schema}"));
+        let types = types.collect::<Vec<_>>().join(",\n");
+        format!("{{\"kinds\": {kinds},\n\"types\": {{\n{types}\n}}}}\n")
+    }
+
     fn table(&self) -> String {
         let ruled = self.ruled();
         let mut table = "//! Merge keys and quantities of the built-in resource types: all fields that `Comparison` compares in another way than\n\
@@ -240,6 +305,41 @@ impl Api {
     }
 }
 
+/// Returns a schema with the keywords that divide a value into fields. Adds the types in it to `todo`.
+fn divided(schema: &Value, todo: &mut Vec<String>) -> Value {
+    if let Some(of) = type_of(schema) {
+        assert!(
+            schema["x-kubernetes-map-type"].is_null(),
+            "a reference with another map type"
+        );
+        let mut reference = json!({ "$ref": of });
+        todo.push(of);
+        if !schema["default"].is_null() && schema["default"] != json!({}) {
+            reference["default"] = schema["default"].clone();
+        }
+        return reference;
+    }
+    let mut divided = json!({});
+    for keyword in DIVIDING.iter().chain(&["default"]) {
+        let value = &schema[*keyword];
+        // The defaults of Go are no defaults of the API.
+        let is_empty =
+            value.is_null() || *value == json!({}) || *keyword == "default" && *value == "";
+        if !is_empty {
+            divided[*keyword] = value.clone();
+        }
+    }
+    for keyword in ["items", "additionalProperties"] {
+        if schema[keyword].is_object() {
+            divided[keyword] = self::divided(&schema[keyword], todo);
+        }
+    }
+    for (name, schema) in schema["properties"].as_object().into_iter().flatten() {
+        divided["properties"][name] = self::divided(schema, todo);
+    }
+    divided
+}
+
 /// Returns the name of the referenced schema.
 fn type_of(schema: &Value) -> Option<String> {
     let reference = schema["$ref"]
@@ -280,9 +380,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_that_of_the_api_server() {
-        let (path, table) = file();
-        let committed = fs::read_to_string(path).unwrap();
-        assert!(committed == table, "run `make merge-keys`");
+    fn the_tables_are_those_of_the_api_server() {
+        for (path, table) in files() {
+            let committed = fs::read_to_string(path).unwrap();
+            assert!(committed == table, "run `make merge-keys`");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, io::ErrorKind, sync::Arc, time::Duration};
 
 use http::{
     Method,
-    header::{ACCEPT, CONTENT_TYPE, HeaderName},
+    header::{ACCEPT, CONTENT_TYPE, HeaderName, USER_AGENT},
 };
 use hyper::body::Bytes;
 use operator_testkit::api_server::{self, Answer, Line, Watch};
@@ -318,6 +318,7 @@ impl World {
             path_and_query: &sent.path,
             content_type: header(CONTENT_TYPE),
             accept: header(ACCEPT),
+            user_agent: header(USER_AGENT),
             body: &sent.body,
         };
         let answer = match server.serve(&mut self.store, at(time), &call) {

@@ -22,9 +22,6 @@ impl Style {
             "application/json-patch+json" => Ok(Self::Json),
             "application/merge-patch+json" => Ok(Self::Merge),
             "application/strategic-merge-patch+json" if !kind.is_custom() => Ok(Self::Strategic),
-            "application/apply-patch+yaml" | "application/apply-patch+cbor" => {
-                Err(super::Unknown(format!("patches of the type {content_type}")).into())
-            }
             "application/strategic-merge-patch+json" => Err(Refusal::unsupported_media_type(
                 "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
             )),

@@ -5,9 +5,11 @@ use serde_json::{Value, json};
 use super::{
     Key, Kind, Now, Server, Store,
     definition::Scale,
+    fields::is_apply,
     patch::Style,
     request::{Part, Request, Unknown},
     status::{Cause, Refusal, Result},
+    strategy::keep,
     typed,
     write::{check_name, wrong_uid},
 };
@@ -89,6 +91,9 @@ impl Server {
         }
         let asked = match parsed {
             Some(put) => put,
+            None if is_apply(request) => {
+                self.apply_scale(store, now, request, key.kind, (&is, &*old))?
+            }
             None => match Style::of(key.kind, request.call.content_type)? {
                 Style::Strategic => {
                     return Err(Unknown("a strategic merge patch of a scale".to_owned()).into());
@@ -97,6 +102,8 @@ impl Server {
             },
         };
         let mut asked = typed::read_scale(asked).map_err(Refusal::bad_request)?;
+        let scales = (&is, &asked, &*old);
+        let managers = self.manage_scale(store, now, request, key.kind, scales)?;
         check_name(&mut asked, key)?;
         let (uid, was) = (&asked["metadata"]["uid"], &old["metadata"]["uid"]);
         if !patches && !uid.is_null() && uid != was {
@@ -132,6 +139,7 @@ impl Server {
         }
         let mut new = Value::clone(&old);
         set(&mut new, &path, replicas.into());
+        keep(&mut new["metadata"], "managedFields", managers.as_ref());
         match asked["metadata"]["resourceVersion"].as_str() {
             None if key.kind.is_custom() => {}
             version => new["metadata"]["resourceVersion"] = version.unwrap_or_default().into(),

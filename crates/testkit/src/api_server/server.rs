@@ -244,6 +244,9 @@ impl Server {
         if verb == Verb::Create && kind.is_namespaced() && namespace.is_none() {
             return Err(Refusal::method_not_allowed());
         }
+        if matches!(verb, Verb::Create | Verb::Update | Verb::Patch) {
+            request.check_manager()?;
+        }
         let (code, object) = match verb {
             Verb::Get => (200, self.get(store, &request, &key, part)?),
             Verb::List => {

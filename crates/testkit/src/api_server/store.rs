@@ -108,6 +108,8 @@ pub struct Store {
     objects: BTreeMap<Key, Vec<Arc<Revision>>>,
     compacted: u64,
     uids: u64,
+    /// Whether objects have no managers of fields.
+    is_unmanaged: bool,
     /// User, verb and resource.
     pub(super) revoked: BTreeSet<(String, String, String)>,
     /// Rules of the users that do not have all rights.
@@ -129,6 +131,19 @@ impl Store {
             version: 100,
             ..Self::default()
         }
+    }
+
+    /// Keeps no managers of fields, except those of the replicas: writes are faster, and an apply is not modelled.
+    #[must_use]
+    pub fn without_managers(self) -> Self {
+        Self {
+            is_unmanaged: true,
+            ..self
+        }
+    }
+
+    pub(super) fn keeps_managers(&self) -> bool {
+        !self.is_unmanaged
     }
 
     /// Returns the newest version.

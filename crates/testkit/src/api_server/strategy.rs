@@ -33,6 +33,10 @@ impl Server {
             Kind::Service => service::fill(&mut object)?,
             Kind::ConfigMap | Kind::Secret => contents::fill(kind, &mut object)?,
             Kind::Job => job::fill(&mut object)?,
+            Kind::Namespace if object["metadata"]["name"].is_string() => {
+                let name = object["metadata"]["name"].clone();
+                object["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+            }
             _ => {}
         }
         Ok((object, Vec::new()))
@@ -202,8 +206,10 @@ pub fn prepare_change((kind, has_status): (Kind, bool), part: Part, new: &mut Va
         (Kind::Custom(_), Part::Whole | Part::Scale) if !has_status => {}
         (Kind::Custom(_), Part::Status) => {
             let status = new.get("status").cloned();
+            let managers = new["metadata"].get("managedFields").cloned();
             *new = old.clone();
             keep(new, "status", status.as_ref());
+            keep(&mut new["metadata"], "managedFields", managers.as_ref());
         }
         (Kind::Deployment, Part::Status) => {
             new["spec"] = old["spec"].clone();

@@ -30,6 +30,10 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
         }
     }
     let times = replace_times(kind, &mut object)?;
+    // An empty list removes all managers.
+    let resets = object["metadata"]["managedFields"]
+        .as_array()
+        .is_some_and(Vec::is_empty);
     // A missing selector must stay missing, because it is required.
     let has_selector = object["spec"]["selector"].is_object();
     let mut object = match kind {
@@ -52,6 +56,9 @@ pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
         }
     }?;
     tidy(&mut object);
+    if resets {
+        object["metadata"]["managedFields"] = serde_json::json!([]);
+    }
     for (path, time) in times {
         if let Some(place) = object.pointer_mut(path) {
             *place = time;
@@ -205,7 +212,6 @@ fn tidy(object: &mut Value) {
 fn tidy_metadata(metadata: &mut Value) {
     leave_out(metadata);
     if let Some(fields) = metadata.as_object_mut() {
-        fields.remove("managedFields");
         fields.remove("selfLink");
         fields.retain(|_, value| *value != "");
     }

@@ -6,7 +6,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
 use super::{
-    Key, Kind, Now, Release, Server, Store, Verb, definition, job, managed, metadata,
+    Key, Kind, Now, Release, Server, Store, Verb, definition, fields, job, metadata,
     patch::{self, Style},
     policy::Operation,
     release::since,
@@ -24,9 +24,7 @@ impl Server {
         key: &Key,
     ) -> Result<Value> {
         if key.kind == Kind::CustomResourceDefinition {
-            let created = definition::create(store, now, request)?;
-            self.warn(definition::warnings(&created, None, store.release));
-            return Ok(created);
+            return self.create_definition(store, now, request, None);
         }
         let mut object = self.body(store, request, key.kind)?;
         let text = |field: &str| {
@@ -54,6 +52,18 @@ impl Server {
         self.create_as(store, now, request, &key, object)
     }
 
+    fn create_definition(
+        &self,
+        store: &mut Store,
+        now: Now,
+        request: &Request<'_>,
+        applied: Option<Value>,
+    ) -> Result<Value> {
+        let created = definition::create(self, store, now, request, applied)?;
+        self.warn(definition::warnings(&created, None, store.release));
+        Ok(created)
+    }
+
     fn create_as(
         &self,
         store: &mut Store,
@@ -62,6 +72,11 @@ impl Server {
         key: &Key,
         mut object: Value,
     ) -> Result<Value> {
+        if key.kind == Kind::CustomResourceDefinition {
+            let of = (None, Some(key.name.as_str()));
+            store.authorize(request, Verb::Create, (key.kind, Part::Whole), of)?;
+            return self.create_definition(store, now, request, Some(object));
+        }
         self.check_is_kept(store, key)?;
         if key.kind.is_namespaced() {
             check_lives(store, key)?;
@@ -74,6 +89,10 @@ impl Server {
             }
             metadata.remove("resourceVersion")
         });
+        if request.call.method != http::Method::PATCH {
+            let whole = (key.kind, Part::Whole);
+            self.manage(store, now, request, whole, (None, &mut object))?;
+        }
         // The version in an update that creates an object is ignored, but a dry run returns it.
         let unsaid = version.take_if(|_| request.call.method != http::Method::POST);
         let uid = store.new_uid();
@@ -126,7 +145,10 @@ impl Server {
         {
             object["metadata"]["resourceVersion"] = version;
         }
-        managed::note(request, (key.kind, Part::Whole), &Value::Null, &mut object);
+        if !store.keeps_managers() {
+            let whole = (key.kind, Part::Whole);
+            fields::replicas::note(request, whole, &Value::Null, &mut object);
+        }
         let object = self.to_storage(store, key.kind, object)?;
         put(store, now, request, key, object)
     }
@@ -284,7 +306,20 @@ impl Server {
             return self.update_scale(store, now, request, key);
         }
         let old = self.current(store, request, key)?;
-        let new = if request.call.method == http::Method::PATCH {
+        if fields::is_apply(request) {
+            if old.is_none() && part != Part::Whole {
+                return Err(Refusal::not_found(key.kind, &key.name));
+            }
+            let new = self.apply(store, now, request, (key, part), old.as_deref())?;
+            return match &old {
+                Some(old) => {
+                    let replaced = self.replace(store, now, request, (key, part), (new, &**old))?;
+                    Ok((200, replaced))
+                }
+                None => Ok((201, self.create_as(store, now, request, key, new)?)),
+            };
+        }
+        let mut new = if request.call.method == http::Method::PATCH {
             let style = Style::of(key.kind, request.call.content_type)?;
             if store.release >= Release::V1_37
                 && serde_json::from_slice::<IgnoredAny>(request.call.body).is_err()
@@ -329,6 +364,13 @@ impl Server {
             new
         };
         let old = old.ok_or_else(|| Refusal::not_found(key.kind, &key.name))?;
+        self.manage(
+            store,
+            now,
+            request,
+            (key.kind, part),
+            (Some(&*old), &mut new),
+        )?;
         self.replace(store, now, request, (key, part), (new, &*old))
             .map(|object| (200, object))
     }
@@ -456,7 +498,11 @@ impl Server {
             }
             return Ok(new);
         }
-        managed::note(request, (key.kind, part), old, &mut new);
+        if store.keeps_managers() {
+            fields::keep_times(&mut new, old);
+        } else {
+            fields::replicas::note(request, (key.kind, part), old, &mut new);
+        }
         if key.kind == Kind::CustomResourceDefinition {
             self.warn(definition::warnings(&new, Some(old), store.release));
         }
@@ -546,7 +592,7 @@ pub(super) fn put(
         .unwrap_or_default())
 }
 
-fn check_namespace(object: &mut Value, key: &Key) -> Result<()> {
+pub(super) fn check_namespace(object: &mut Value, key: &Key) -> Result<()> {
     let metadata = &mut object["metadata"];
     match metadata["namespace"].as_str() {
         None | Some("") if key.kind.is_namespaced() => {

@@ -25,6 +25,9 @@ const PARSERS: [&str; 8] = [
     "json:",
 ];
 
+/// Words about a field of a patch.
+const UNDECLARED: &str = "field not declared in schema";
+
 /// Words before a rule that has an error.
 const RULES: [&str; 2] = [
     " evaluating rule: ",
@@ -72,7 +75,18 @@ impl Names {
     }
 
     fn metadata(&mut self, metadata: &mut Map<String, Value>) {
-        metadata.remove("managedFields");
+        if let Some(Value::Array(entries)) = metadata.get_mut("managedFields") {
+            for entry in entries.iter_mut() {
+                if let Some(time) = entry.get_mut("time") {
+                    *time = json!("a time");
+                }
+            }
+            // The order follows from the times.
+            entries.sort_by_key(|entry| {
+                ["operation", "manager", "apiVersion", "subresource"]
+                    .map(|it| entry[it].to_string())
+            });
+        }
         metadata.retain(|name, value| name != "continue" || *value != "");
         if let Some(Value::String(uid)) = metadata.get("uid").cloned()
             && uid.len() == 36
@@ -117,6 +131,19 @@ impl Names {
                 && value.starts_with(VERSIONS)
             {
                 return format!("{VERSIONS}}}: {why}");
+            }
+            if message.contains(UNDECLARED) {
+                // Go tells one of the undeclared fields of an object, and then skips its other fields.
+                let words = message
+                    .split_once("errors:\n")
+                    .map_or(message, |(of, _)| of);
+                let mut words = words.split(": ").filter(|part| !part.starts_with('.'));
+                return words.next().unwrap_or_default().to_owned() + UNDECLARED;
+            }
+            if let Some((of, errors)) = message.split_once(": errors:\n") {
+                let mut errors: Vec<_> = errors.lines().collect();
+                errors.sort_unstable();
+                return format!("{of}: errors: {errors:?}");
             }
             let mut message = message.to_owned();
             for (uid, number) in &self.uids {

@@ -324,3 +324,22 @@ pub fn patch(spots: &[Spot], literals: &[Value], draw: &mut Draw) -> Value {
     }
     patch
 }
+
+/// Leaves out some fields of an object, as appliers do.
+pub fn left_out(object: &mut Value, spots: &[Spot], draw: &mut Draw) {
+    let is_known = |outer: &str, name: &String| {
+        let mut spots = spots.iter().map(|spot| spot.path.as_slice());
+        spots.any(|path| {
+            matches!(path, [Step::Field(first), Step::Field(second)] if first == outer && second == name)
+        })
+    };
+    let keeps_unknown = draw.below(8) == 0;
+    for name in ["spec", "status"] {
+        if let Some(fields) = object.get_mut(name).and_then(Value::as_object_mut) {
+            let share = draw.below(4);
+            fields.retain(|field, _| {
+                draw.below(4) >= share && (keeps_unknown || is_known(name, field))
+            });
+        }
+    }
+}

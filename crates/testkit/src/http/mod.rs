@@ -13,7 +13,7 @@ use std::{convert::Infallible, io, net::SocketAddr, sync::Arc};
 
 use ::http::{
     HeaderMap, HeaderValue, Method, Request, Response, StatusCode,
-    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
+    header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT},
     request::Parts,
 };
 use http_body_util::{BodyExt, Full, Limited, StreamBody, combinators::UnsyncBoxBody};
@@ -253,6 +253,10 @@ impl Front {
                 Form::Metadata => METADATA,
                 Form::Whole | Form::Table(_) => "application/json",
             }),
+            user_agent: head
+                .headers
+                .get(USER_AGENT)
+                .and_then(|agent| agent.to_str().ok()),
             body,
         };
         let (code, headers, body) = match self.0.answer_as_scripted(&call)? {

@@ -61,6 +61,7 @@ fn send(
         path_and_query: &key.url(),
         content_type: Some(content_type),
         accept: None,
+        user_agent: Some(user),
         body: body.as_bytes(),
     };
     // A conflict is resolved in the next round, and a request that is not modelled has no effect.

@@ -268,6 +268,7 @@ impl ControlPlane {
             path_and_query: path,
             content_type: Some(content_type),
             accept: None,
+            user_agent: Some(user),
             body: &bytes,
         };
         match self.answer(&call) {

@@ -50,6 +50,7 @@ impl Service {
             path_and_query: path,
             content_type: header("content-type"),
             accept: accept.as_deref(),
+            user_agent: header("user-agent"),
             body: &body,
         };
         let answer = match self.plane.answer_as_scripted(&call)? {

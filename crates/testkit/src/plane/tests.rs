@@ -138,6 +138,62 @@ async fn watches_deliver_changes() {
     assert_eq!(events, ["added", "modified", "deleted"]);
 }
 
+/// Two programs apply to one object: the API server keeps apart what each of them wants.
+#[tokio::test(start_paused = true)]
+async fn appliers_share_an_object() {
+    let plane = plane();
+    let api = shirts(&plane, ADMIN);
+    let apply = async |manager: &str, force: bool, rest: Value| {
+        let params = PatchParams {
+            force,
+            ..PatchParams::apply(manager)
+        };
+        let mut shirt =
+            json!({ "apiVersion": "example.com/v1", "kind": "Shirt", "metadata": { "name": "a" } });
+        json_patch::merge(&mut shirt, &rest);
+        api.patch("a", &params, &Patch::Apply(shirt)).await
+    };
+    let size = |size: i64| json!({ "spec": { "size": size } });
+    let label = json!({ "metadata": { "labels": { "color": "red" } } });
+    let first = apply("tailor", false, size(4)).await.unwrap();
+    let second = apply("painter", false, label.clone()).await.unwrap();
+    assert_eq!(second.data["spec"]["size"], 4);
+    assert_eq!(second.labels()["color"], "red");
+    let names = |shirt: &DynamicObject| -> Vec<_> {
+        let entries = shirt.managed_fields().iter();
+        entries
+            .map(|entry| entry.manager.clone().unwrap_or_default())
+            .collect()
+    };
+    assert_eq!(names(&first), ["tailor"]);
+    assert_eq!(names(&second), ["painter", "tailor"]);
+    // The same again stores nothing.
+    let again = apply("painter", false, label).await.unwrap();
+    assert_eq!(again.resource_version(), second.resource_version());
+    let error = apply("painter", false, size(5)).await.unwrap_err();
+    let kube::Error::Api(status) = error else {
+        panic!("{error}");
+    };
+    assert_eq!(status.code, 409);
+    let words = "Apply failed with 1 conflict: conflict with \"tailor\": .spec.size";
+    assert_eq!(status.message, words);
+    let cause = &status.details.unwrap().causes[0];
+    assert_eq!(
+        (cause.reason.as_str(), cause.field.as_str()),
+        ("FieldManagerConflict", ".spec.size")
+    );
+    // By force the painter takes the size, and no longer wants the label.
+    let forced = apply("painter", true, size(5)).await.unwrap();
+    assert_eq!(
+        (&forced.data["spec"]["size"], forced.labels().len()),
+        (&json!(5), 0)
+    );
+    assert_eq!(names(&forced), ["painter"]);
+    // What nobody wants any more, has its default.
+    let none = apply("painter", false, json!({})).await.unwrap();
+    assert_eq!(none.data["spec"]["size"], json!(null), "{none:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn scripted_answers_come_once() {
     let plane = plane();

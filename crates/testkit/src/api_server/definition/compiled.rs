@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::super::{Release, request::Unknown, schema::Schema};
+use super::super::{Release, fields, request::Unknown, schema::Schema};
 
 /// The compiled `spec` of a CRD.
 #[derive(Debug)]
@@ -27,6 +27,8 @@ pub struct Version {
     /// Warning for each request, if the version is deprecated.
     pub warning: Option<String>,
     pub schema: Schema,
+    /// How field management divides an object.
+    pub fields: fields::types::Ref,
     /// Whether the version has the subresource `status`.
     pub status: bool,
     pub scale: Option<Scale>,
@@ -97,6 +99,7 @@ impl Version {
             served: version["served"] == true,
             storage: version["storage"] == true,
             warning: (version["deprecated"] == true).then(warning),
+            fields: fields::types::custom(&version["schema"]["openAPIV3Schema"]),
             schema: Schema::compile(&version["schema"]["openAPIV3Schema"], release)?,
             status: version["subresources"]["status"].is_object(),
             scale: scale.is_object().then(|| Scale {

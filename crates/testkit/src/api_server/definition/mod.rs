@@ -483,12 +483,23 @@ fn storage(definition: &Value) -> Value {
         .map_or(Value::Null, |version| version["name"].clone())
 }
 
-/// Creates a CRD, which is not established yet.
-pub fn create(store: &mut Store, now: Now, request: &Request<'_>) -> Result<Value> {
-    let mut definition = read(request)?;
+/// Creates a CRD, which is not established yet, from an object or else from the body of the request.
+pub fn create(
+    server: &Server,
+    store: &mut Store,
+    now: Now,
+    request: &Request<'_>,
+    applied: Option<Value>,
+) -> Result<Value> {
+    let is_applied = applied.is_some();
+    let mut definition = applied.map_or_else(|| read(request), Ok)?;
     let metadata = &mut definition["metadata"];
     if let Some(metadata) = metadata.as_object_mut() {
         metadata.remove("resourceVersion");
+    }
+    let whole = (Kind::CustomResourceDefinition, Part::Whole);
+    if !is_applied {
+        server.manage(store, now, request, whole, (None, &mut definition))?;
     }
     validate(&definition, None, store.release)?;
     let key = definition_key_of(&definition);

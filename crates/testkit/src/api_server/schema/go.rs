@@ -23,7 +23,7 @@ pub fn shown(value: &Value, release: Release) -> String {
 }
 
 /// Formats a value like `%#v`.
-fn syntax(value: &Value) -> String {
+pub fn syntax(value: &Value) -> String {
     match value {
         Value::Null => "interface {}(nil)".to_owned(),
         Value::Array(all) => {

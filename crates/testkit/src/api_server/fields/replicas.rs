@@ -1,16 +1,14 @@
-//! Manager of `spec.replicas`. This part of `metadata.managedFields` decides whether a write that changes nothing else creates
-//! a version.
+//! Manager of `spec.replicas` in a store that keeps no managers. This part of `metadata.managedFields` decides whether a write of the
+//! scale that changes nothing else creates a version.
 //!
 //! A scale moves the replicas from the entry with other fields to their own entry, even if it does not change their number.
 //! Both entries then have the same manager, so the next write reads only one entry. After that the replicas have no manager
-//! until their number changes.
-//!
-//! Only entries with the replicas are modelled, without other fields. A client that sets the replicas in the whole object is
-//! assumed to manage other fields as well, like a creator.
+//! until their number changes. A client that sets the replicas in the whole object is assumed to manage other fields as well, like
+//! a creator.
 
 use serde_json::{Value, json};
 
-use super::{
+use super::super::{
     Kind,
     request::{Part, Request},
     strategy::keep,
