@@ -361,11 +361,7 @@ fn a_lagging_cache_delays_cached_reads() {
     else {
         panic!("a watch");
     };
-    assert_eq!(
-        watch.poll(&it.store, &it.server, at(it.now)),
-        Vec::<Value>::new(),
-        "it waits"
-    );
+    assert_eq!(it.poll(&mut watch), Vec::<Value>::new(), "it waits");
     it.now += lag;
     let types = |events: Vec<Value>| {
         events
@@ -373,10 +369,7 @@ fn a_lagging_cache_delays_cached_reads() {
             .map(|it| it["type"].clone())
             .collect::<Vec<_>>()
     };
-    assert_eq!(
-        types(watch.poll(&it.store, &it.server, at(it.now))),
-        ["ADDED", "ADDED", "BOOKMARK"]
-    );
+    assert_eq!(types(it.poll(&mut watch)), ["ADDED", "ADDED", "BOOKMARK"]);
     it.server.set_lag(&it.store, at(it.now), Lag::Stuck);
     send(&mut it, &ask(Method::POST, foos.as_str(), JSON, &foo("c")));
     let operator_testkit::api_server::Answer::Watch(mut stuck) =
@@ -385,14 +378,11 @@ fn a_lagging_cache_delays_cached_reads() {
         panic!("a watch");
     };
     it.now += Duration::from_secs(3);
-    let told = stuck.poll(&it.store, &it.server, at(it.now));
+    let told = it.poll(&mut stuck);
     assert_eq!(
         (&told[0]["type"], &told[0]["object"]["code"]),
         (&json!("ERROR"), &json!(504))
     );
     assert!(stuck.is_over());
-    assert_eq!(
-        watch.poll(&it.store, &it.server, at(it.now)),
-        Vec::<Value>::new()
-    );
+    assert_eq!(it.poll(&mut watch), Vec::<Value>::new());
 }

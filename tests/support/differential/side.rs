@@ -65,6 +65,15 @@ impl Simulated {
         }
     }
 
+    /// Returns the new events of a watch.
+    pub fn poll(&self, watch: &mut Watch) -> Vec<Value> {
+        let lines = watch.poll(&self.store, &self.server, at(self.now));
+        let events = lines.iter();
+        events
+            .map(|line| json!({ "type": line.event, "object": line.object }))
+            .collect()
+    }
+
     pub fn send(&mut self, sent: &Sent, user: User<'_>) -> Result<Answer, String> {
         self.now += Duration::from_millis(10);
         let call = Call {
@@ -163,7 +172,7 @@ impl Side {
                 }
             }
             (Self::Simulated(it), Events::Simulated(mut watch)) => {
-                all = watch.poll(&it.store, &it.server, at(it.now));
+                all = it.poll(&mut watch);
                 let last = all.iter().position(is_last);
                 all.truncate(last.map_or(all.len(), |at| at + 1));
             }
@@ -191,7 +200,7 @@ impl Side {
                 while !watch.is_over() {
                     assert!(it.now < end, "it does not end");
                     it.now += Duration::from_millis(100);
-                    all.extend(watch.poll(&it.store, &it.server, at(it.now)));
+                    all.extend(it.poll(&mut watch));
                 }
                 all
             }

@@ -213,10 +213,10 @@ impl Api {
             todo.push(of.clone());
         }
         while let Some(of) = todo.pop() {
-            if !types.contains_key(&of) {
-                let schema = divided(&self.schemas[&of], &mut todo);
-                types.insert(of, schema);
-            }
+            let schema = &self.schemas[&of];
+            types
+                .entry(of)
+                .or_insert_with(|| divided(schema, &mut todo));
         }
         let kinds = Value::Object(kinds);
         let types = types.iter().map(|(of, schema)| format!("{of:?}: {schema}"));
