@@ -25,7 +25,7 @@ use std::{
 };
 
 use operator_testkit::{
-    api_server::{Kind, METADATA, Method},
+    api_server::{Kind, METADATA, Method, Release},
     cluster::{AS_SIMULATED, Cluster, Options, eventually},
     differential::differ,
 };
@@ -85,7 +85,13 @@ async fn install(cluster: &Cluster) {
 async fn client(cluster: &Cluster) -> kube::Client {
     let mut config = cluster.kube_config().await;
     config.default_retry = false;
-    config.try_into().unwrap()
+    let client: kube::Client = config.try_into().unwrap();
+    let release = async || {
+        let version = client.apiserver_version().await.unwrap().git_version;
+        Release::of(&version).unwrap_or_else(|| panic!("Kubernetes {version} is not imitated"))
+    };
+    side::RELEASE.get_or_init(release).await;
+    client
 }
 
 /// State of one side in one sequence.
@@ -177,8 +183,12 @@ impl Run {
     }
 }
 
-/// Performs the steps on both sides and compares the responses and events.
-async fn compare(client: &kube::Client, steps: &[Step]) -> Result<(), String> {
+/// Performs the steps on both sides and compares the responses and events. The simulation keeps no managers of fields.
+async fn compare(
+    client: &kube::Client,
+    steps: &[Step],
+    keeps_managers: bool,
+) -> Result<(), String> {
     let namespace = format!("d-{}", uuid::Uuid::new_v4().simple());
     let create = json!({ "metadata": { "name": namespace } }).to_string();
     let create = Sent {
@@ -188,10 +198,18 @@ async fn compare(client: &kube::Client, steps: &[Step]) -> Result<(), String> {
         accept: None,
         body: create.into_bytes(),
     };
+    let simulated = if keeps_managers {
+        Simulated::new(&namespace)
+    } else {
+        Simulated::without_managers(&namespace)
+    };
     let mut sides = [
         Run::new(Side::Real(client.clone())),
-        Run::new(Side::Simulated(Box::new(Simulated::new(&namespace)))),
+        Run::new(Side::Simulated(Box::new(simulated))),
     ];
+    for run in &mut sides {
+        run.names.hides_managers = !keeps_managers;
+    }
     let (code, created) = sides[0].side.send(&create, ADMIN).await;
     assert_eq!(code, 201, "{created}");
     let mut begun = Vec::new();
@@ -333,7 +351,7 @@ fn sequences(first: u64, by: u64, enough: usize) {
         let mut runner =
             TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
         let result = runner.run(&steps::steps(STEPS), |steps| {
-            let compared = runtime.block_on(compare(&client, &steps));
+            let compared = runtime.block_on(compare(&client, &steps, seed.is_multiple_of(2)));
             compared.map_err(TestCaseError::fail)
         });
         if let Err(difference) = result {
@@ -350,8 +368,11 @@ async fn former_differences_do_not_recur() {
     }
     install(&CLUSTER).await;
     let client = client(&CLUSTER).await;
-    let compared = cases::cases().into_iter().map(async |(name, steps)| {
-        compare(&client, &steps)
+    let cases =
+        [true, false].map(|managers| cases::cases().into_iter().map(move |it| (managers, it)));
+    let compared = cases.into_iter().flatten();
+    let compared = compared.map(async |(managers, (name, steps))| {
+        compare(&client, &steps, managers)
             .await
             .map_err(|difference| format!("{name}: {difference}"))
     });

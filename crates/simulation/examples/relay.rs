@@ -1,4 +1,4 @@
-//! Simulates the operator of Relays: `cargo run --release --example relay -- --seeds 1000`.
+//! Simulates the operator of Relays: `cargo run --profile bench --package operator-simulation --example relay -- --seeds 1000`.
 
 use std::{collections::BTreeMap, io, process::ExitCode, sync::Arc};
 

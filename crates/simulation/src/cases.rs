@@ -49,9 +49,9 @@ pub fn programs() -> &'static Programs {
 }
 
 impl Programs {
-    pub(super) fn of(operator: Operator) -> Self {
+    pub(super) fn of(program: impl Program + 'static) -> Self {
         Self {
-            main: Box::leak(Box::new(operator)),
+            main: Box::leak(Box::new(program)),
             others: Vec::new(),
             repository: None,
         }

@@ -27,8 +27,8 @@ pub const VIOLATED: &str = "violated: ";
 
 /// Runs an operator under simulation, as the arguments of this process specify: see `--help`. The seeds of one run are judged
 /// on all cores.
-pub fn main(operator: Operator) -> ExitCode {
-    run(Programs::of(operator))
+pub fn main(program: impl Program + 'static) -> ExitCode {
+    run(Programs::of(program))
 }
 
 /// Runs the operators of the repository of the runtime, and others.

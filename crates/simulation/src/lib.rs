@@ -36,8 +36,8 @@
 //!
 //! # Other modules
 //!
-//! An operator with users and judges of its own is a [`Program`](program::Program). [`databases`] and [`shops`] are such programs, of two
-//! examples of the runtime. [`invariants`] checks the audit logs of real API servers by the same rules.
+//! An operator with users and judges of its own is a [`Program`](program::Program), which [`main`] runs as well. [`databases`] and
+//! [`shops`] are such programs, of two examples of the runtime. [`invariants`] checks the audit logs of real API servers by the same rules.
 #![allow(
     missing_docs,
     reason = "most modules are for the workspace; `warn` marks those of authors"

@@ -177,7 +177,7 @@ pub enum Fault {
         verb: &'static str,
         resource: &'static str,
     },
-    /// Removes the CRD of the first reconciled type, with all its objects, and installs it again at the end.
+    /// Removes the first CRD of the program, with all its objects, and installs it again at the end.
     NoDefinition,
     /// Removes the fencing component, and installs it again at the end. If the plan has no fencing, the other way round.
     Fencing,

@@ -86,8 +86,8 @@ pub trait Program: fmt::Debug + Send + Sync {
         )
     }
 
-    /// Returns the types in its users' actions, if its plans may be kept as regression cases: the text in front of a name, and the
-    /// type of the name.
+    /// Returns the types to print in a regression case: each is a text in front of a name, and the type of that name. `None`: its
+    /// plans are not kept as regression cases.
     fn types(&self) -> Option<&'static [(&'static str, &'static str)]> {
         Some(&[])
     }

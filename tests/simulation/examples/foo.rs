@@ -1,4 +1,4 @@
-//! Simulates the operator of Foos as any other: `cargo run --release --example foo -- --seeds 50`.
+//! Simulates the operator of Foos as any other: `cargo run --profile bench --package foo-simulation --example foo -- --seeds 50`.
 //!
 //! The package also has users and judges for Foos alone, which know more of them.
 

@@ -19,7 +19,7 @@ mod relay;
 #[path = "../../../crates/simulation/examples/bucket/main.rs"]
 mod bucket;
 
-/// A run allocates and frees many small JSON values, which the allocator of the system does at a fifth of the time of the run.
+/// The allocator of the system takes a fifth of a run, because a run allocates and frees many small JSON values.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

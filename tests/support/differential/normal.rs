@@ -18,6 +18,8 @@ const UNMANAGED: [&str; 4] = [
 pub struct Names {
     uids: BTreeMap<String, usize>,
     versions: BTreeMap<String, usize>,
+    /// Whether the managers of fields are not compared.
+    pub hides_managers: bool,
 }
 
 impl Names {
@@ -61,7 +63,10 @@ impl Names {
                     let version = entry["apiVersion"].as_str().unwrap_or_default();
                     UNMANAGED.iter().any(|group| version.starts_with(group))
                 };
-                if is_namespace || entries.into_iter().flatten().any(is_unmanaged) {
+                if self.hides_managers
+                    || is_namespace
+                    || entries.into_iter().flatten().any(is_unmanaged)
+                {
                     fields.remove("managedFields");
                 }
                 if let Some(Value::Array(entries)) = fields.get_mut("managedFields") {

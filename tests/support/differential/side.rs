@@ -9,6 +9,7 @@ use operator_testkit::api_server::{
     Answer, Call, Kind, METADATA, METADATA_LIST, Method, Now, Release, Server, Store, User, Watch,
 };
 use serde_json::{Value, json};
+use tokio::sync::OnceCell;
 
 use super::{
     rights::LIMITED,
@@ -51,9 +52,16 @@ pub struct Simulated {
 
 impl Simulated {
     pub fn new(namespace: &str) -> Self {
+        Self::of(Store::of(release()), namespace)
+    }
+
+    /// As in a simulation, which keeps no managers of fields.
+    pub fn without_managers(namespace: &str) -> Self {
+        Self::of(Store::of(release()).without_managers(), namespace)
+    }
+
+    fn of(mut store: Store, namespace: &str) -> Self {
         let now = at(Duration::ZERO);
-        let mut store = Store::new();
-        store.release = release();
         store.install_definition(now, super::definition());
         store.create_namespace(now, namespace);
         super::rights::revoke(&mut store);
@@ -90,11 +98,11 @@ impl Simulated {
     }
 }
 
-/// Version of the real control plane, by its choice in `build.sh`.
+/// Version of the real control plane, once a test has a client of it.
+pub static RELEASE: OnceCell<Release> = OnceCell::const_new();
+
 fn release() -> Release {
-    let version = std::env::var("KUBERNETES").ok();
-    let release = version.and_then(|version| Release::of(&format!("v{version}")));
-    release.unwrap_or_default()
+    RELEASE.get().copied().unwrap_or_default()
 }
 
 pub fn at(since_start: Duration) -> Now {

@@ -1,4 +1,4 @@
-//! Simulates the operator of Buckets: `cargo run --release --example bucket -- --seeds 1000`.
+//! Simulates the operator of Buckets: `cargo run --profile bench --package operator-simulation --example bucket -- --seeds 1000`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -40,7 +40,8 @@ pub fn is_hindered(case: &Case, who: Who, from: Time, until: Time) -> bool {
     is_hindered_except(case, who, |_| false, from, until)
 }
 
-/// As [`is_hindered`]. A failed call does not count if it `is_other`, for another object. A slow call does: it occupies a worker.
+/// As [`is_hindered`], but a failed call for which `is_other` returns true does not count. A slow one counts, because it occupies a
+/// worker.
 pub fn is_hindered_except(
     case: &Case,
     who: Who,

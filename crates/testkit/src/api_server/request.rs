@@ -40,7 +40,7 @@ pub struct Call<'a> {
     pub path_and_query: &'a str,
     pub content_type: Option<&'a str>,
     pub accept: Option<&'a str>,
-    /// Names the client, if it does not name itself as `fieldManager`.
+    /// `User-Agent`: the manager of a request without `fieldManager`.
     pub user_agent: Option<&'a str>,
     pub body: &'a [u8],
 }
@@ -180,7 +180,7 @@ impl<'a> Request<'a> {
 
     fn check_query(&self) -> Result<()> {
         const WRITE: [&str; 4] = ["fieldManager", "timeout", "dryRun", "fieldValidation"];
-        const PATCH: &str = "force";
+        const FORCE: &str = "force";
         const READ: [&str; 11] = [
             "watch",
             "timeoutSeconds",
@@ -198,7 +198,7 @@ impl<'a> Request<'a> {
         let is_known = |name: &str| match self.verb() {
             Ok(Verb::DeleteCollection) => WRITE.contains(&name) || SELECT.contains(&name),
             _ if *self.call.method == Method::GET => READ.contains(&name),
-            _ => WRITE.contains(&name) || (name == PATCH && *self.call.method == Method::PATCH),
+            _ => WRITE.contains(&name) || (name == FORCE && *self.call.method == Method::PATCH),
         };
         for (name, value) in &self.query {
             if !is_known(name) {

@@ -98,7 +98,7 @@ pub struct Backup(u64);
 #[derive(Default)]
 pub struct Store {
     /// Of the API servers, which are all of the same version.
-    pub release: Release,
+    pub(crate) release: Release,
     version: u64,
     /// All changes ever made, in order of time. A restored backup removes nothing, and adds its own changes.
     history: Vec<Arc<Revision>>,
@@ -126,7 +126,13 @@ pub struct Store {
 
 impl Store {
     pub fn new() -> Self {
+        Self::of(Release::default())
+    }
+
+    /// Returns an empty store of API servers of this version of Kubernetes.
+    pub fn of(release: Release) -> Self {
         Self {
+            release,
             // As in a cluster, clients do not see the first versions.
             version: 100,
             ..Self::default()

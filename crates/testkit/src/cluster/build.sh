@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-default=1.36 # of the API server that tests/simulation is like
+default=1.36 # which the API server in memory imitates by default
 kubernetes=(kube-apiserver kube-controller-manager kube-scheduler kubectl) # most packages are in all of them
 programs=(etcd kwok "${kubernetes[@]}")
 

@@ -3,12 +3,11 @@
 //!
 //! The requests follow from the schema of the CRD: bounds and their neighbours, values of other types, null, unknown and missing
 //! fields, repeated elements, preconditions, subresources, all versions, `dryRun` and `fieldValidation`. They are drawn from a
-//! seed,
-//! so a run can be repeated.
+//! seed, so a run can be repeated.
 //!
 //! Not compared: UIDs, resourceVersions and times (only their equality), the messages of parsers, the messages of errors within
 //! rules, the order of the causes of an error and of the managers of an object, and which of several errors in the types of a patch
-//! is told.
+//! is reported.
 
 mod draw;
 pub mod invalid;

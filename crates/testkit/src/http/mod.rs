@@ -282,7 +282,7 @@ impl Front {
         let mut response = whole(code, "application/json", text);
         for (name, value) in headers {
             if let Ok(value) = value.parse() {
-                response.headers_mut().insert(name, value);
+                response.headers_mut().append(name, value);
             }
         }
         Ok(response)

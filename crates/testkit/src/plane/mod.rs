@@ -162,8 +162,7 @@ impl ControlPlane {
     /// Outside of a tokio runtime whose time is enabled.
     #[must_use]
     pub fn of(release: Release) -> Self {
-        let mut store = Store::new();
-        store.release = release;
+        let mut store = Store::of(release);
         let wall = Timestamp::now();
         store.create_namespace(
             Now {

@@ -138,7 +138,7 @@ async fn watches_deliver_changes() {
     assert_eq!(events, ["added", "modified", "deleted"]);
 }
 
-/// Two programs apply to one object: the API server keeps apart what each of them wants.
+/// Two programs apply to one object: the API server keeps their fields apart.
 #[tokio::test(start_paused = true)]
 async fn appliers_share_an_object() {
     let plane = plane();
@@ -189,7 +189,7 @@ async fn appliers_share_an_object() {
         (&json!(5), 0)
     );
     assert_eq!(names(&forced), ["painter"]);
-    // What nobody wants any more, has its default.
+    // A field without a manager gets its default.
     let none = apply("painter", false, json!({})).await.unwrap();
     assert_eq!(none.data["spec"]["size"], json!(null), "{none:?}");
 }

@@ -99,7 +99,7 @@ impl Version {
             served: version["served"] == true,
             storage: version["storage"] == true,
             warning: (version["deprecated"] == true).then(warning),
-            fields: fields::types::custom(&version["schema"]["openAPIV3Schema"]),
+            fields: fields::types::custom(&version["schema"]["openAPIV3Schema"], release),
             schema: Schema::compile(&version["schema"]["openAPIV3Schema"], release)?,
             status: version["subresources"]["status"].is_object(),
             scale: scale.is_object().then(|| Scale {

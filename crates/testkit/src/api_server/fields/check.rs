@@ -72,6 +72,13 @@ pub fn step(list: &List, item: &Value) -> Result<Step, String> {
         let value = fields.get(key).or_else(default)?;
         Some((key.clone(), Scalar(value.clone())))
     };
+    if let Some(key) = keys.iter().find(|key| value(key).is_none())
+        && list.needs_all_keys
+    {
+        return Err(format!(
+            "associative list with keys has an element that omits key field {key:?} (and doesn't have default value)"
+        ));
+    }
     let mut found: Vec<_> = keys.iter().filter_map(value).collect();
     if found.is_empty() {
         let keys = keys.iter().map(|key| format!("{key:?}"));
@@ -92,7 +99,7 @@ type Errors = Vec<(String, String)>;
 pub fn validate(of: &Ref, value: &Value, may_repeat: bool) -> Result<(), String> {
     let mut errors = Vec::new();
     check(of.get(), value, may_repeat, "", &mut errors);
-    let told = |(path, words): &(String, String)| {
+    let shown = |(path, words): &(String, String)| {
         if path.is_empty() {
             words.clone()
         } else {
@@ -101,9 +108,9 @@ pub fn validate(of: &Ref, value: &Value, may_repeat: bool) -> Result<(), String>
     };
     match errors.as_slice() {
         [] => Ok(()),
-        [one] => Err(told(one)),
+        [one] => Err(shown(one)),
         many => {
-            let many = many.iter().map(|one| format!("\n  {}", told(one)));
+            let many = many.iter().map(|one| format!("\n  {}", shown(one)));
             Err(format!("errors:{}", many.collect::<String>()))
         }
     }

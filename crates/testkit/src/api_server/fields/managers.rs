@@ -172,14 +172,14 @@ pub fn cap(managers: &mut Managers) {
 
 impl Manager {
     /// Formats a manager in a conflict.
-    pub fn told(&self) -> String {
-        let mut told = super::super::schema::go::quoted(&self.name);
+    pub fn shown(&self) -> String {
+        let mut shown = super::super::schema::go::quoted(&self.name);
         if !self.subresource.is_empty() {
-            told = format!("{told} with subresource {:?}", self.subresource);
+            shown = format!("{shown} with subresource {:?}", self.subresource);
         }
         match self.operation {
-            Operation::Apply => told,
-            Operation::Update => format!("{told} using {}", self.version),
+            Operation::Apply => shown,
+            Operation::Update => format!("{shown} using {}", self.version),
         }
     }
 }

@@ -41,7 +41,7 @@ use scope::{Scope, failed};
 const MAX_MANAGER: usize = 128;
 
 impl Server {
-    /// Calls `then` with what field management knows of a kind.
+    /// Calls `then` with the types and versions of a kind.
     fn with_scope<T>(
         &self,
         store: &Store,
@@ -169,8 +169,10 @@ impl Server {
                 Ok(())
             })?;
             // Without the nulls of removed maps.
-            let metadata = typed::read_metadata(new["metadata"].take());
-            new["metadata"] = metadata.map_err(|words| unreadable(kind, &words))?;
+            if let Some(metadata) = new.get_mut("metadata").filter(|it| !it.is_null()) {
+                let read = typed::read_metadata(metadata.take());
+                *metadata = read.map_err(|words| unreadable(kind, &words))?;
+            }
             return Ok(new);
         }
         let named = new["metadata"]["name"].clone();
@@ -244,7 +246,7 @@ pub fn is_apply(request: &Request<'_>) -> bool {
 }
 
 impl Request<'_> {
-    /// Returns the name of the manager: that of the client's program, if it does not say another one.
+    /// Returns `fieldManager`, or else the name of the program in `User-Agent`.
     fn manager(&self) -> String {
         match self.text("fieldManager") {
             "" => {

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::{
+    super::Release,
     check::fields_of,
     managers::{self, Managers},
     merge::merged,
@@ -25,6 +26,7 @@ fn of() -> Ref {
         &json!({ "type": "object", "properties": { "spec": { "type": "object", "properties": {
         "keyed": keyed, "set": set, "atomic": atomic, "map": map,
     } } } }),
+        Release::default(),
     )
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{
-    super::{Release, schema::go},
+    super::schema::go,
     set::{Scalar, Set, Step},
 };
 
@@ -95,6 +95,6 @@ fn value_text(value: &Value) -> String {
                 .map(|(name, value)| format!("{name}={}", value_text(value)));
             fields.collect()
         }
-        scalar => go::shown(scalar, Release::V1_36),
+        scalar => go::scalar(scalar),
     }
 }

@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, sync::LazyLock};
 
 use serde_json::Value;
 
+use super::super::Release;
+
 /// A type. A value without a declared type may have several forms.
 #[derive(Debug, Default)]
 pub struct Type {
@@ -24,6 +26,8 @@ pub enum Scalar {
 #[derive(Debug)]
 pub struct List {
     pub elements: Elements,
+    /// Whether an element needs all keys of a map, as before 1.34. Since then, one is enough.
+    pub needs_all_keys: bool,
     pub of: Ref,
 }
 
@@ -97,6 +101,7 @@ fn any(values: fn() -> Ref, is_atomic: bool) -> Type {
         scalar: Some(Scalar::Any),
         list: Some(List {
             elements: Elements::Atomic,
+            needs_all_keys: false,
             of: Ref::Untyped,
         }),
         map: Some(Map {
@@ -129,7 +134,10 @@ impl BuiltIn {
         let names: BTreeMap<_, _> = (schemas.clone().map(|(name, _)| name.clone()))
             .zip(0..)
             .collect();
-        let reader = Reader { names: &names };
+        let reader = Reader {
+            names: &names,
+            release: Release::default(),
+        };
         let types = schemas.map(|(name, schema)| match name.as_str() {
             QUANTITY => Type {
                 scalar: Some(Scalar::Any),
@@ -159,17 +167,19 @@ pub fn built_in(api_version: &str, kind: &str) -> Option<&'static Ref> {
 }
 
 /// Returns the type of a custom kind with this schema.
-pub fn custom(schema: &Value) -> Ref {
+pub fn custom(schema: &Value, release: Release) -> Ref {
     let mut schema = schema.clone();
     schema["x-kubernetes-embedded-resource"] = true.into();
     let reader = Reader {
         names: &BUILT_IN.names,
+        release,
     };
     Ref::Inline(Box::new(reader.read(&schema, false)))
 }
 
 struct Reader<'a> {
     names: &'a BTreeMap<String, usize>,
+    release: Release,
 }
 
 impl Reader<'_> {
@@ -238,7 +248,11 @@ impl Reader<'_> {
             Value::Null => Ref::Untyped,
             items => self.refer(items, preserves),
         };
-        List { elements, of }
+        List {
+            elements,
+            needs_all_keys: self.release < Release::V1_34,
+            of,
+        }
     }
 
     fn map(&self, schema: &Value, preserves: bool) -> Map {

@@ -44,7 +44,7 @@ impl From<Refusal> for Failure {
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Conflicts(conflicts) => told(&conflicts),
+            Failure::Conflicts(conflicts) => conflict(&conflicts),
             Failure::Refused(refusal) => refusal,
         }
     }
@@ -239,14 +239,14 @@ impl Scope<'_> {
             // An object of the client-side `kubectl apply` becomes one of the server-side `kubectl apply`.
             Err(Failure::Conflicts(mut conflicts)) if name == KUBECTL => {
                 let Some(allowed) = self.last_applied(live) else {
-                    return Err(told(&conflicts));
+                    return Err(conflict(&conflicts));
                 };
                 for fields in conflicts.values_mut() {
                     fields.remove(&allowed);
                 }
                 conflicts.retain(|_, fields| !fields.is_empty());
                 if !conflicts.is_empty() {
-                    return Err(told(&conflicts));
+                    return Err(conflict(&conflicts));
                 }
                 apply(true)?
             }
@@ -258,13 +258,9 @@ impl Scope<'_> {
         };
         if name == KUBECTL && annotations(applied.0.as_ref().unwrap_or(live)) {
             let mut last = patch.clone();
-            if let Some(annotations) = last["metadata"]["annotations"].as_object_mut() {
+            let annotations = last.pointer_mut("/metadata/annotations");
+            if let Some(annotations) = annotations.and_then(Value::as_object_mut) {
                 annotations.remove(LAST_APPLIED);
-                if annotations.is_empty()
-                    && let Some(metadata) = last["metadata"].as_object_mut()
-                {
-                    metadata.remove("annotations");
-                }
             }
             let last = go::json(&last) + "\n";
             let mut object = applied.0.unwrap_or_else(|| live.clone());
@@ -426,12 +422,12 @@ fn prefixed(prefix: &str, refusal: Refusal) -> Refusal {
 }
 
 /// Returns the error for conflicts.
-fn told(conflicts: &Conflicts) -> Refusal {
+fn conflict(conflicts: &Conflicts) -> Refusal {
     let mut causes = Vec::new();
     let mut lines = Vec::new();
     let mut last = String::new();
     for (manager, fields) in conflicts {
-        let manager = manager.told();
+        let manager = manager.shown();
         lines.push(format!("conflicts with {manager}:"));
         fields.paths(&mut Vec::new(), &mut |path| {
             let field = text::path(path);

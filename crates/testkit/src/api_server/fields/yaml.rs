@@ -11,7 +11,7 @@ use super::super::{
 /// A parsed body.
 pub struct Body {
     pub object: Value,
-    /// What a strict parser says of fields that are there twice.
+    /// Warning about repeated fields.
     pub duplicates: Option<String>,
 }
 
@@ -23,7 +23,7 @@ pub fn read(body: &[u8]) -> Result<Body> {
     };
     let (parsed, duplicates) = match parse(DuplicateKeyPolicy::Error) {
         Err(error) if is_duplicate(&error) => {
-            (parse(DuplicateKeyPolicy::LastWins), Some(told(&error)))
+            (parse(DuplicateKeyPolicy::LastWins), Some(message(&error)))
         }
         parsed => (parsed, None),
     };
@@ -36,14 +36,35 @@ pub fn read(body: &[u8]) -> Result<Body> {
         return Err(unreadable("json: cannot unmarshal into a map"));
     }
     store_numbers(&mut object);
+    round(&mut object);
     Ok(Body { object, duplicates })
+}
+
+/// Rounds large integers, because all numbers of YAML are floating-point numbers in Go.
+fn round(value: &mut Value) {
+    const EXACT: u64 = 1 << 53;
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(round),
+        Value::Object(fields) => fields.values_mut().for_each(round),
+        Value::Number(number) => {
+            let is_large = |it: u64| it > EXACT;
+            let large = number.as_u64().is_some_and(is_large)
+                || number
+                    .as_i64()
+                    .is_some_and(|it| is_large(it.unsigned_abs()));
+            if large && let Some(float) = number.as_f64() {
+                *value = float.into();
+            }
+        }
+        _ => {}
+    }
 }
 
 fn is_duplicate(error: &Error) -> bool {
     matches!(error.without_snippet(), Error::DuplicateMappingKey { .. })
 }
 
-fn told(error: &Error) -> String {
+fn message(error: &Error) -> String {
     match error.without_snippet() {
         Error::DuplicateMappingKey { key, location } => {
             let (line, key) = (location.line(), key.as_deref().unwrap_or_default());

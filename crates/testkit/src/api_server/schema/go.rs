@@ -10,15 +10,21 @@ use super::super::Release;
 pub fn shown(value: &Value, release: Release) -> String {
     match value {
         Value::Null if release < Release::V1_34 => quoted("null"),
-        Value::Null => "null".to_owned(),
-        Value::Bool(is) => is.to_string(),
+        Value::Array(_) | Value::Object(_) if release < Release::V1_34 => syntax(value),
+        Value::Array(_) | Value::Object(_) => json(value),
+        value => scalar(value),
+    }
+}
+
+/// Formats a value that is neither a list nor a map.
+pub fn scalar(value: &Value) -> String {
+    match value {
         Value::Number(number) => match number.as_i64() {
             Some(whole) => whole.to_string(),
             None => float(number.as_f64().unwrap_or_default()),
         },
         Value::String(text) => quoted(text),
-        compound if release < Release::V1_34 => syntax(compound),
-        compound => json(compound),
+        other => other.to_string(),
     }
 }
 
@@ -37,7 +43,7 @@ pub fn syntax(value: &Value) -> String {
             let fields = fields.collect::<Vec<_>>();
             format!("map[string]interface {{}}{{{}}}", fields.join(", "))
         }
-        scalar => shown(scalar, Release::default()),
+        value => scalar(value),
     }
 }
 
