@@ -46,7 +46,7 @@ impl Scene {
             .await;
     }
 
-    /// Waits until `count` Deployments have the new image and all others are queued. Fails if more than `count` have it.
+    /// Waits until `count` Deployments have the new image, and the others wait. Fails if more than `count` have it.
     async fn rolls_out(&self, count: usize) {
         eventually(DEADLINE, "as many as may roll out do", async || {
             let next = self.with_next_image().await;

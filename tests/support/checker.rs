@@ -369,7 +369,7 @@ fn i6_a_write_where_nothing_changed_is_found() {
     assert!(after_good(review).is_empty(), "it stores nothing");
 }
 
-/// A resource type other than Foo has its own owned types and may write the finalizers of its objects.
+/// A resource type other than Foo owns other types and may write the finalizers of its objects.
 #[test]
 fn i5_another_resource_type_has_its_own_owned_types() {
     const OTHER: Work = Work {

@@ -18,7 +18,7 @@ pub struct Programs {
     pub main: &'static dyn Program,
     /// Other operators, with the names of their seeds.
     pub others: Vec<(&'static str, &'static dyn Program)>,
-    /// What only the repository of the runtime has.
+    /// Cases and mutants of the repository of the runtime.
     pub repository: Option<Repository>,
 }
 

@@ -136,7 +136,7 @@ pub enum Piece {
 }
 
 impl Wire {
-    /// Takes the requests that were sent since the last call, and those that were dropped.
+    /// Takes the requests that were sent since the last call, and the dropped requests.
     pub fn take(&self) -> (Vec<Sent>, Vec<u64>) {
         let mut state = self.0.lock();
         (mem::take(&mut state.sent), mem::take(&mut state.given_up))

@@ -160,7 +160,7 @@ const TYPES: [(&str, &str); 11] = [
     ("CrashAfter(", "Then"),
 ];
 
-/// Converts `Debug` output to Rust: adds the types of names, those of this program as well, and converts numbers and times (`1.5s`
+/// Converts `Debug` output to Rust: adds the types of names, also of this program, and converts numbers and times (`1.5s`
 /// is `us(1_500_000)`).
 fn rust(program: &dyn Program, debug: &str) -> String {
     let mut named = debug.to_owned();

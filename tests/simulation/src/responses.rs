@@ -113,7 +113,7 @@ impl Case {
         // A change is reconciled without delay, even if the object has failed for a minute.
         plan.act(heal + SECOND, scale("scaled", 2));
         if self.happens == Happens::Ignored {
-            // A write that had no effect is not repeated until its object changes.
+            // A write without effect is not repeated until its object changes.
             for foo in ["made", "renamed", "rolled", "late-20", "late-30", "late-40"] {
                 plan.act(heal + SECOND, scale(foo, 4));
             }

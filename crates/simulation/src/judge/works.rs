@@ -1,4 +1,4 @@
-//! Who holds the Lease, and hands it over.
+//! Holder of the Lease.
 
 use std::time::Duration;
 

@@ -48,7 +48,7 @@ pub fn since<T>(release: Release, from: Release, old: T, new: T) -> T {
     if release >= from { new } else { old }
 }
 
-/// Formats the version that a real API server reports, and that it is simulated. The patch version is that of the comparison.
+/// Formats the version that a real API server reports, and that it is simulated. The comparison ran on this patch version.
 impl fmt::Display for Release {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let patch = match self {

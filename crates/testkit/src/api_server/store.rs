@@ -139,7 +139,7 @@ impl Store {
         }
     }
 
-    /// Keeps no managers of fields, except those of the replicas: writes are faster, and an apply is not modelled.
+    /// Keeps no managers of fields, except of the replicas: writes are faster, and an apply is not modelled.
     #[must_use]
     pub fn without_managers(self) -> Self {
         Self {

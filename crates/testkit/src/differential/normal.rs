@@ -133,7 +133,7 @@ impl Names {
                 return format!("{VERSIONS}}}: {why}");
             }
             if message.contains(UNDECLARED) {
-                // Go reports one of the undeclared fields of an object, and then skips its other fields.
+                // Go reports a single undeclared field of an object, and then skips its other fields.
                 let words = message
                     .split_once("errors:\n")
                     .map_or(message, |(of, _)| of);

@@ -30,7 +30,7 @@ pub fn stopped_amid_a_write() -> Plan {
 
 /// A webhook holds a write for longer than the drain of its sender, which is stopped, may take. The write is still in flight when
 /// the sender could release the Lease. The sender must not release it before the write can no longer land. The next leader has
-/// nothing to write, so the Deployment still has the version that the write is based on.
+/// nothing to write, so the Deployment keeps the version of the write.
 pub fn given_up_and_on_its_way() -> Plan {
     let held = Fault::each(
         Calls::of("patch", "deployments"),

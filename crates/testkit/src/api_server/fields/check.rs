@@ -95,7 +95,7 @@ pub fn step(list: &List, item: &Value) -> Result<Step, String> {
 /// Path and message of an error.
 type Errors = Vec<(String, String)>;
 
-/// Returns why a value does not have the type, in the words of Go. The elements of sets may be allowed to repeat.
+/// Returns why a value does not have the type, as Go reports it. The elements of sets may be allowed to repeat.
 pub fn validate(of: &Ref, value: &Value, may_repeat: bool) -> Result<(), String> {
     let mut errors = Vec::new();
     check(of.get(), value, may_repeat, "", &mut errors);
@@ -209,7 +209,7 @@ fn go_type(value: &Value) -> &'static str {
     }
 }
 
-/// Returns the fields that a value has. What a list or a map without a declared type contains, is a field of its own.
+/// Returns the fields that a value has. The content of a list or a map without a declared type is a field of its own.
 pub fn fields_of(of: &Ref, value: &Value) -> Set {
     let mut set = Set::default();
     add_fields(of.get(), value, &mut set);

@@ -18,7 +18,7 @@ pub struct Comparison {
     pub added: Set,
 }
 
-/// What happened to a value itself.
+/// Change of a value itself.
 #[derive(Default)]
 struct Own {
     removed: bool,

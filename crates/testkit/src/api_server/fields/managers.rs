@@ -27,7 +27,7 @@ pub struct Manager {
     pub subresource: String,
 }
 
-/// What a manager owns.
+/// Fields of a manager.
 #[derive(Clone, Debug)]
 pub struct Owned {
     /// `apiVersion` of the fields.
@@ -81,7 +81,7 @@ pub fn read(entries: &Value) -> Result<Managers, String> {
     Ok(managers)
 }
 
-/// Returns the entries: first those of appliers, and then by time. Nothing, if there are none.
+/// Returns the entries: appliers first, and then by time. Nothing, if there are none.
 pub fn write(managers: &Managers) -> Option<Value> {
     let mut entries: Vec<_> = managers.iter().collect();
     entries.sort_by_key(|(manager, owned)| {
@@ -116,7 +116,7 @@ pub fn write(managers: &Managers) -> Option<Value> {
     (!managers.is_empty()).then(|| entries.collect())
 }
 
-/// Returns whether a client asks to remove all managers.
+/// Returns whether the request removes all managers.
 pub fn is_reset(entries: &Value) -> bool {
     match entries.as_array().map(Vec::as_slice) {
         Some([]) => true,

@@ -1,4 +1,4 @@
-//! Field management: who wrote which field last (`metadata.managedFields`), and server-side apply.
+//! Field management: the last writer of each field (`metadata.managedFields`), and server-side apply.
 //!
 //! [`set`] and [`text`] are sets of fields and their JSON. [`types`] is how the values of a kind are divided into fields; [`check`],
 //! [`compare`] and [`merge`] walk along it. [`managers`] is `managedFields`. [`update`] has the rules of a write, and [`scope`] what

@@ -64,7 +64,7 @@ impl Server {
         Ok(applied)
     }
 
-    /// Returns the entries of an object after a write of its scale. `asked` is the scale in place of `live`.
+    /// Returns the entries of an object after a write of its scale. `asked` is the new scale, in place of `live`.
     pub(in super::super) fn manage_scale(
         &self,
         store: &Store,
@@ -100,7 +100,7 @@ impl Server {
     }
 }
 
-/// Returns managers as they are read again: what names the entries may change.
+/// Returns managers as they are read again: the names of the entries may change.
 fn written(managers: &Managers) -> Managers {
     let entries = managers::write(managers).unwrap_or_default();
     managers::read(&entries).unwrap_or_default()
@@ -145,7 +145,7 @@ impl Scope<'_> {
         written(&owners.collect())
     }
 
-    /// Returns the managers of the object with those of its scale. The entry of an update of the object has another version than
+    /// Returns the managers of the object and of its scale. The entry of an update of the object has another version than
     /// that of the scale, so the replicas leave it.
     fn with_scale(&self, managers: Managers, of_scale: &Managers) -> Managers {
         let mut of_scale = of_scale.clone();

@@ -100,7 +100,7 @@ impl Scope<'_> {
         Ok(Some(Cow::Owned(object)))
     }
 
-    /// Returns the fields that this part of the object does not change, whatever a client sends.
+    /// Returns the fields that this part of the object never changes.
     pub fn ignored(&self, version: &str) -> Option<&'static Set> {
         static STATUS: LazyLock<Set> = LazyLock::new(|| Set::of(&[&["status"]]));
         static SPEC: LazyLock<Set> = LazyLock::new(|| Set::of(&[&["spec"]]));

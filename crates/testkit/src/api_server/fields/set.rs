@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::types::Ref;
 
-/// A step from a value to a value in it. In the order in which Go sorts them.
+/// A step from a value to a value in it. In the order of Go.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
     Field(String),
@@ -222,7 +222,7 @@ impl Set {
         Self(nodes.collect())
     }
 
-    /// Calls `each` with all members: those of a level precede those below.
+    /// Calls `each` with all members. The members of a level come first.
     pub fn paths<'a>(&'a self, path: &mut Vec<&'a Step>, each: &mut impl FnMut(&[&'a Step])) {
         for (step, _) in self.0.iter().filter(|(_, node)| node.is_member) {
             path.push(step);

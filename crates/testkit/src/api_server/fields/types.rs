@@ -31,7 +31,7 @@ pub struct List {
     pub of: Ref,
 }
 
-/// What a manager owns of a list: all of it, or elements by their values or keys.
+/// Division of a list among managers: not at all, or into elements by their values or keys.
 #[derive(Debug)]
 pub enum Elements {
     Atomic,
@@ -48,7 +48,7 @@ impl List {
 #[derive(Debug)]
 pub struct Map {
     pub fields: BTreeMap<String, Field>,
-    /// Type of the other fields. Without it, there are none.
+    /// Type of the other fields, if there may be any.
     pub others: Option<Ref>,
     pub is_atomic: bool,
 }
@@ -77,9 +77,9 @@ pub enum Ref {
     Inline(Box<Type>),
     /// A type of the built-in kinds.
     Named(usize),
-    /// Whatever the value is. Maps are granular, and lists atomic.
+    /// The type of the value. Maps are granular, and lists atomic.
     Deduced,
-    /// Whatever the value is, as a whole.
+    /// Any value, as a whole.
     Untyped,
 }
 

@@ -19,7 +19,7 @@ use super::{
     text,
 };
 
-/// Manager of what is there before the first apply.
+/// Manager of the fields before the first apply.
 const BEFORE: &str = "before-first-apply";
 const KUBECTL: &str = "kubectl";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -101,7 +101,7 @@ impl Scope<'_> {
         self.taken(&live, new, managers, name)
     }
 
-    /// Returns the managers after one of them has changed fields.
+    /// Returns the managers after a manager has changed fields.
     fn taken(&self, live: &Value, new: &Value, managers: Managers, name: &str) -> Result<Managers> {
         let managers = self.reconciled(live, managers)?;
         let (mut managers, compared) = self.reassigned(live, new, managers, None)?;
@@ -236,7 +236,7 @@ impl Scope<'_> {
         })?;
         let apply = |force| self.apply(live, patch, managers.clone(), (name, force));
         let mut applied = match apply(force) {
-            // An object of the client-side `kubectl apply` becomes one of the server-side `kubectl apply`.
+            // An object of the client-side `kubectl apply` moves to the server-side `kubectl apply`.
             Err(Failure::Conflicts(mut conflicts)) if name == KUBECTL => {
                 let Some(allowed) = self.last_applied(live) else {
                     return Err(conflict(&conflicts));
@@ -339,7 +339,7 @@ impl Scope<'_> {
         converted.map_err(|refusal| prefixed(&format!("failed to convert {what}"), refusal))
     }
 
-    /// Removes what the manager applied last time, and neither it nor another manager owns now.
+    /// Removes the fields of the manager's last apply that no manager owns now.
     fn pruned(&self, merged: Value, managers: &Managers, last: &Owned) -> Result<Value> {
         let version = &last.version;
         let old = self.convert_for(&merged, version, "merged object to last applied version")?;
@@ -377,7 +377,7 @@ impl Scope<'_> {
             pruned = merge::without(of, &whole, &gone);
             all = whole;
         }
-        // What others own in a way that does not show, stays as well.
+        // Fields that others own indirectly stay as well.
         let rest = self.convert_for(&pruned, version, "pruned object to last applied version");
         let rest = rest.map_err(|refusal| prefixed("failed add back dangling items", refusal));
         let Some(rest) = rest? else {
