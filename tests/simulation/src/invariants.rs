@@ -1,4 +1,4 @@
-//! The checker of audit logs, and the invariants of Foos: I3, and I7 in the log.
+//! The checker of audit logs, and its rules for Foos: the desired state, and the recorded generation.
 
 use std::collections::{BTreeMap, HashMap};
 

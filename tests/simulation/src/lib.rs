@@ -54,7 +54,7 @@ pub const FOO: Kind = Kind::Custom(&CustomKind {
     selectable: false,
 });
 
-/// What is run besides the scripts and the seeds.
+/// Cases besides the scripts and the seeds, and the mutants.
 pub const REPOSITORY: Repository = Repository {
     found: found::all,
     more: &[one_fault::CASES, responses::CASES],

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// Groups whose objects have no managers in memory: reviews, and what these tests put into the store, like Namespaces.
+/// Groups whose objects have no managers in memory: reviews, and objects that these tests put into the store.
 const UNMANAGED: [&str; 4] = [
     "apiextensions.k8s.io/",
     "storage.k8s.io/",

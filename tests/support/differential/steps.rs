@@ -1,19 +1,9 @@
 //! Requests in a form that applies to both sides. UIDs and versions are relative to earlier responses.
 
-use operator_testkit::api_server::{CustomKind, Kind, Method};
+pub use foo_simulation::FOO;
+use operator_testkit::api_server::{Kind, Method};
 use proptest::prelude::*;
 use serde_json::{Value, json};
-
-/// The kind of the CRD.
-pub const FOO: Kind = Kind::Custom(&CustomKind {
-    group: "samplecontroller.k8s.io",
-    version: "v1alpha1",
-    kind: "Foo",
-    plural: "foos",
-    namespaced: true,
-    scale: true,
-    selectable: false,
-});
 
 /// Kinds and names of the objects.
 pub const KINDS: [Kind; 10] = [
