@@ -8,6 +8,8 @@ use super::*;
 
 /// Number of Foos in the figure of the documentation.
 const FOOS: usize = 1000;
+/// Number of Foos that one command creates.
+const PART: usize = 50;
 const LIMIT: Duration = Duration::from_mins(40);
 
 /// Runs kube-controller-manager with its default request rate. The garbage collector then takes minutes, and needs the resource
@@ -26,16 +28,19 @@ async fn uninstalling_leaves_nothing_of_a_thousand_foos() {
     kubectl("apply -k deploy").await.success();
     cluster.install_crd().await;
     let mut controller = Controller::start(&cluster, &["--workers=8"]);
-    let mut foos = String::new();
-    for n in 0..FOOS {
-        let _ = write!(
-            foos,
-            "---\napiVersion: samplecontroller.k8s.io/v1alpha1\nkind: Foo\nmetadata: {{name: f{n}}}\n\
-             spec: {{deploymentName: f{n}, replicas: 1}}\n"
-        );
-    }
     let create = ["create", "-f", "-"];
-    cluster.kubectl_stdin(&create, &foos).await.success();
+    // In parts, because each command has a limit of its own, and this test runs with low priority.
+    for first in (0..FOOS).step_by(PART) {
+        let mut foos = String::new();
+        for n in first..first + PART {
+            let _ = write!(
+                foos,
+                "---\napiVersion: samplecontroller.k8s.io/v1alpha1\nkind: Foo\nmetadata: {{name: f{n}}}\n\
+                 spec: {{deploymentName: f{n}, replicas: 1}}\n"
+            );
+        }
+        cluster.kubectl_stdin(&create, &foos).await.success();
+    }
     let left = async |kinds: &str| {
         let names = kubectl(&format!("get {kinds} -n default -o=name")).await;
         names.success().lines().count()

@@ -85,26 +85,26 @@ pub fn in_time(case: &Case, found: &mut Vec<Violation>) {
             ),
         }));
     };
-    let (mut foos, mut deployments) = (BTreeMap::new(), BTreeMap::new());
+    let (mut objects, mut deployments) = (BTreeMap::new(), BTreeMap::new());
     let mut behind = BTreeMap::<&Key, Stale>::new();
     for revision in case.store.history() {
         let (key, after) = (&revision.key, revision.after.as_deref());
         match (key.kind, after) {
-            (Kind::Custom(_), Some(foo)) => _ = foos.insert(key, (foo, specified(foo))),
-            (Kind::Custom(_), None) => _ = foos.remove(key),
+            (Kind::Custom(_), Some(object)) => _ = objects.insert(key, (object, specified(object))),
+            (Kind::Custom(_), None) => _ = objects.remove(key),
             (Kind::Deployment, Some(one)) => _ = deployments.insert(key, one),
             (Kind::Deployment, None) => _ = deployments.remove(key),
             _ => continue,
         }
         let at = made(revision);
         behind.retain(|key, stale| {
-            let stays = foos.contains_key(*key);
+            let stays = objects.contains_key(*key);
             if !stays {
                 judge(key, stale, at);
             }
             stays
         });
-        for (key, (foo, specified)) in &foos {
+        for (key, (foo, specified)) in &objects {
             let asked = specified
                 .as_deref()
                 .map(|specified| asked(foo, specified, &deployments));
