@@ -96,13 +96,20 @@ impl Scope<'_> {
         if managers.is_empty() && live.is_some() {
             return Ok(managers);
         }
-        check::validate(self.own()?, new, true).map_err(|words| failed(&words))?;
         let live = live.map_or_else(|| Cow::Owned(self.empty()), Cow::Borrowed);
         self.taken(&live, new, managers, name)
     }
 
     /// Returns the managers after a manager has changed fields.
     fn taken(&self, live: &Value, new: &Value, managers: Managers, name: &str) -> Result<Managers> {
+        for (object, what) in [(new, "new"), (live, "live")] {
+            check::validate(self.own()?, object, true).map_err(|words| {
+                let object = self.shown(object);
+                failed(&format!(
+                    "failed to convert {what} object ({object}) to smd typed: {words}"
+                ))
+            })?;
+        }
         let managers = self.reconciled(live, managers)?;
         let (mut managers, compared) = self.reassigned(live, new, managers, None)?;
         let Comparison {
@@ -232,6 +239,12 @@ impl Scope<'_> {
             let patch = self.shown(patch);
             failed(&format!(
                 "failed to create typed patch object ({patch}): {words}"
+            ))
+        })?;
+        check::validate(self.own()?, live, true).map_err(|words| {
+            let live = self.shown(live);
+            failed(&format!(
+                "failed to create typed live object ({live}): {words}"
             ))
         })?;
         let apply = |force| self.apply(live, patch, managers.clone(), (name, force));
