@@ -2,15 +2,7 @@
 
 use std::sync::OnceLock;
 
-use super::{
-    databases::{Databases, Installations},
-    judge::Violation,
-    plan::Plan,
-    program::Program,
-    scripts,
-    shops::Shops,
-    subject::Operator,
-};
+use super::{judge::Violation, plan::Plan, program::Program, scripts, subject::Operator};
 
 /// The operators that this process runs.
 pub struct Programs {
@@ -24,6 +16,8 @@ pub struct Programs {
 
 /// Cases of the repository of the runtime.
 pub struct Repository {
+    /// Other operators, with the names of their seeds.
+    pub others: &'static [(&'static str, &'static dyn Program)],
     /// Regression cases.
     pub found: fn() -> Vec<(String, Plan)>,
     pub more: &'static [Cases],
@@ -63,18 +57,14 @@ impl Programs {
         repository: Repository,
         more: impl IntoIterator<Item = Operator>,
     ) -> Self {
-        let mut others: Vec<(_, &dyn Program)> = vec![
-            ("databases", &Databases),
-            ("shops", &Shops),
-            ("installations", &Installations),
-        ];
-        others.extend(more.into_iter().map(|operator| {
+        let others = repository.others.iter().copied();
+        let more = more.into_iter().map(|operator| {
             let program: &'static dyn Program = Box::leak(Box::new(operator));
             (program.app().name, program)
-        }));
+        });
         Self {
             main,
-            others,
+            others: others.chain(more).collect(),
             repository: Some(repository),
         }
     }

@@ -4,15 +4,13 @@
 //! other judges check properties that such a log does not show.
 
 pub mod audit;
-mod databases;
 pub mod events;
 pub mod fields;
-mod grants;
 pub mod hindered;
-mod installations;
 pub mod leader;
+pub mod pauses;
 pub mod rates;
-mod shops;
+pub mod rest;
 pub mod sizes;
 pub mod subject;
 pub mod workers;
@@ -27,6 +25,7 @@ use std::{
 };
 
 use operator_testkit::api_server::{Key, Kind, Revision, Store};
+use serde_json::Value;
 
 use fields::text;
 pub use leader::holder;
@@ -108,26 +107,6 @@ pub fn judge(plan: &Plan, trace: &Trace, store: &Store) -> Vec<Violation> {
     stays_up(&case, &mut found);
     plan.program.judge(&case, &mut found);
     found
-}
-
-/// Judges the operator of three kinds.
-pub fn judge_databases(case: &Case<'_>, found: &mut Vec<Violation>) {
-    databases::settled(case, found);
-    databases::at_rest(case, found);
-    databases::share_watches(case, found);
-    databases::pauses_hold(case, found);
-    grants::are_kept(case, found);
-    installations::write_their_own(case, found);
-    installations::are_followed(case, found);
-}
-
-/// Judges the operator with an optional kind.
-pub fn judge_shops(case: &Case<'_>, found: &mut Vec<Violation>) {
-    shops::settled(case, found);
-    databases::at_rest(case, found);
-    shops::stay_ready(case, found);
-    shops::are_paced(case, found);
-    shops::are_not_written(case, found);
 }
 
 /// Judges the replicas that share one Lease.
@@ -333,6 +312,12 @@ impl<'a> Case<'a> {
     /// Returns the pod of the sender. The API server sees all replicas as the same user.
     pub fn pod(&self, call: &Call) -> &'a str {
         self.life(call.who).map_or("", |life| &life.pod.0)
+    }
+
+    /// Returns the installation that the label of an object names.
+    pub fn installation_of<'v>(&self, object: &'v Value) -> &'v str {
+        let label = format!("{}/installation", self.plan.program.app().group);
+        text(&object["metadata"]["labels"][label])
     }
 
     /// Returns the longest value of this setting in any process, by the slowest clock.

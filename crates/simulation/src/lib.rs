@@ -36,8 +36,8 @@
 //!
 //! # Other modules
 //!
-//! An operator with users and judges of its own is a [`Program`](program::Program), which [`main`] runs as well. [`databases`] and
-//! [`shops`] are such programs, of two examples of the runtime. [`invariants`] checks the audit logs of real API servers by the same rules.
+//! An operator with users and judges of its own is a [`Program`](program::Program), which [`main`] runs as well. [`invariants`] checks
+//! the audit logs of real API servers by the same rules.
 #![allow(
     missing_docs,
     reason = "most modules are for the workspace; `warn` marks those of authors"
@@ -59,7 +59,6 @@
 pub mod actors;
 pub mod cases;
 pub mod command;
-pub mod databases;
 #[warn(missing_docs)]
 pub mod draw;
 pub mod invariants;
@@ -73,7 +72,6 @@ mod record;
 pub mod replica;
 pub mod scripts;
 pub mod seeds;
-pub mod shops;
 pub mod shrink;
 #[warn(missing_docs)]
 pub mod subject;

@@ -14,6 +14,7 @@
     reason = "a program whose user reads what it prints, and which fails by panicking"
 )]
 
+pub mod databases;
 pub mod found;
 pub mod invariants;
 pub mod judge;
@@ -22,6 +23,7 @@ pub mod one_fault;
 pub mod responses;
 pub mod scripts;
 pub mod seeds;
+pub mod shops;
 #[cfg(test)]
 mod tests;
 pub mod users;
@@ -40,7 +42,9 @@ use operator_simulation::{
 };
 use operator_testkit::api_server::{CustomKind, Fencing, Kind, Others};
 
+use databases::{Databases, Installations};
 use invariants::FENCING;
+use shops::Shops;
 use users::{Deed, NAMESPACE, SYSTEM};
 
 /// The kind that the replicas reconcile.
@@ -56,6 +60,11 @@ pub const FOO: Kind = Kind::Custom(&CustomKind {
 
 /// Cases besides the scripts and the seeds, and the mutants.
 pub const REPOSITORY: Repository = Repository {
+    others: &[
+        ("databases", &Databases),
+        ("shops", &Shops),
+        ("installations", &Installations),
+    ],
     found: found::all,
     more: &[one_fault::CASES, responses::CASES],
     mutants: mutants::run,

@@ -7,10 +7,10 @@ use http::Method;
 use operator_simulation::{
     cases::{self, Programs},
     judge::{Violation, examine, holder, judge},
-    plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings},
+    plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, What},
     program::Program as _,
     scripts, seeds,
-    shrink::{as_arguments, source},
+    shrink::{as_arguments, shrink, source},
     subject::{Operator, Subject, Verdict, View},
     trace::{Call, End, Life},
     world::World,
@@ -501,4 +501,24 @@ fn i11_a_spoilt_list_is_sent_again() {
 fn foos_are_simulated_in_150_lines() {
     let foo = include_str!("../examples/foo.rs");
     assert!(foo.lines().count() <= 150);
+}
+
+/// Shrinking keeps an API server that a fault names.
+#[test]
+fn shrinking_keeps_the_named_api_server() {
+    let killed = |step: &Step| matches!(step.what, What::Fault(Fault::Kill { server: 1 }, _));
+    let mut plan = calm(1, 2, 3, seconds(10));
+    plan.settings.workers = 4;
+    plan.fault(seconds(2), Fault::Compact, Duration::ZERO);
+    plan.fault(seconds(3), Fault::Kill { server: 1 }, seconds(1));
+    let shows = |plan: &Plan| {
+        let is_shown = plan.steps.iter().any(killed);
+        is_shown
+            .then(|| Violation::of_the_run(String::new()))
+            .into_iter()
+            .collect()
+    };
+    let least = shrink(&plan, &Violation::of_the_run(String::new()), &shows);
+    assert_eq!((least.steps.len(), least.servers), (1, 3));
+    assert_eq!(least.settings.workers, 1);
 }

@@ -2,6 +2,9 @@
 
 use std::{ops::Range, time::Duration};
 
+use operator_testkit::api_server::Key;
+use serde_json::Value;
+
 use super::{
     super::{
         plan::Fault,
@@ -101,4 +104,17 @@ pub fn is_hindered_except(
     let is_late = late.sum::<Duration>() > QUICK;
     let is_asleep = case.asleep(who).any(is_in);
     is_fault || is_asleep || is_late || calls().any(|call| is_slow(call) || is_broken(call))
+}
+
+/// Returns the last status, if the API server has rejected it for this version of the object. It is not written again before the
+/// object changes or is checked by a resync.
+pub fn rejected_status<'a>(case: &Case<'a>, key: &Key, object: &Value) -> Option<&'a Value> {
+    let status = format!("{}/status", key.kind.info().plural);
+    let mut calls = case.trace.calls.iter().rev();
+    let last =
+        calls.find(|call| call.resource == status && call.body["metadata"]["name"] == *key.name)?;
+    let code = last.answered.map(|(_, code)| code);
+    let is_same = |field: &str| last.body["metadata"][field] == object["metadata"][field];
+    let is_it = matches!(code, Some(400 | 422)) && is_same("uid") && is_same("resourceVersion");
+    is_it.then(|| &last.body["status"])
 }

@@ -11,12 +11,12 @@ use super::{
         subject::{AnySubject, Operator, Verdict, View, users::HOLD, view::Objects},
         trace::{Life, Time},
     },
-    Case, Violation, audit,
-    databases::{self, is_paused, is_status_rejected},
-    events,
+    Case, Violation, audit, events,
     fields::{condition, owner, text},
-    hindered::is_hindered,
-    leader, made, named, rates, sizes,
+    hindered::{is_hindered, rejected_status},
+    leader, made, named,
+    pauses::{self, is_paused},
+    rates, rest, sizes,
     works::{SOON, holds},
 };
 
@@ -26,9 +26,9 @@ pub fn judge(operator: &Operator, case: &Case<'_>, found: &mut Vec<Violation>) {
     act_only_while_leading(case, found);
     statuses(case, found);
     wake_their_owner(case, found);
-    databases::at_rest(case, found);
-    databases::share_watches(case, found);
-    databases::pauses_hold(case, found);
+    rest::at_rest(case, found);
+    rest::share_watches(case, found);
+    pauses::hold(case, found);
     let works = &case.plan.program.declared().works;
     audit::of_works(case, &audit::log(case), works, case.plan.rest, found);
     rates::bounded(case, found);
@@ -183,7 +183,8 @@ fn is_settled(
     });
     // A rejected status is written again after the next change or resync.
     verdict.or_else(|what| {
-        is_status_rejected(case, key, object)
+        rejected_status(case, key, object)
+            .is_some()
             .then_some(())
             .ok_or(what)
     })

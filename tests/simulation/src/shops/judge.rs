@@ -2,21 +2,21 @@
 
 use std::{ops::Range, time::Duration};
 
+use operator_simulation::{
+    judge::{
+        Case, STEP, Violation,
+        fields::{condition, owner, text},
+        hindered::rejected_status,
+        made, named,
+    },
+    plan::Fault,
+    program::NAMESPACE,
+    trace::{Call, Time, Who},
+};
 use operator_testkit::api_server::{Key, Kind};
 use serde_json::{Value, json};
 
-use super::{
-    Case, STEP, Violation,
-    databases::is_status_rejected,
-    fields::{condition, owner, text},
-    made, named,
-};
-use crate::{
-    plan::Fault,
-    program::NAMESPACE,
-    shops::{CLASS, MONITORS},
-    trace::{Call, Time, Who},
-};
+use super::{CLASS, MONITORS};
 
 /// First delay before a list of a missing kind is tried again. Each further delay is twice as long, up to five minutes.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -34,7 +34,7 @@ pub fn settled(case: &Case, found: &mut Vec<Violation>) {
     let shops = kinds.filter(|kind| kind.info().plural == "shops");
     for (key, object) in shops.flat_map(|kind| case.store.list(*kind, None)) {
         let is_settled = shop(case, object).or_else(|what| {
-            let is_known = is_status_rejected(case, key, object);
+            let is_known = rejected_status(case, key, object).is_some();
             is_known.then_some(()).ok_or(what)
         });
         found.extend(is_settled.err().map(|what| Violation {

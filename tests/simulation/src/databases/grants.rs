@@ -12,14 +12,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use operator_simulation::{
+    judge::{Case, Violation, fields::text, made, named},
+    trace::{Call, Time},
+};
 use operator_testkit::api_server::{Key, Kind};
 use serde_json::Value;
 
-use super::{Case, Violation, fields::text, made, named};
-use crate::{
-    databases::GROUP,
-    trace::{Call, Time},
-};
+use super::GROUP;
 
 /// Returns whether the annotation of an object grants the access to this namespace.
 pub fn grants(object: &Value, namespace: &str) -> bool {

@@ -1,27 +1,28 @@
 //! The users of the operator with an optional kind, the administrators who install and remove this kind, and the faults that the
 //! operator meets.
 
+mod judge;
+
 use std::time::Duration;
 
 use http::Method;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use operator_runtime::{App, Builder};
-use operator_testkit::api_server::{Now, Store};
-use serde_json::{Value, json};
-
-use super::{
-    draw::Draws,
-    judge::{self, Case, Violation},
+use operator_simulation::{
+    Draws,
+    judge::{Case, Violation, rest},
     outside::Place,
     plan::{Action, Machine, Plan, Step, What},
     program::{NAMESPACE, Program},
     scripts::{self, Script},
     trace::Time,
 };
+use operator_testkit::api_server::{Now, Store};
+use serde_json::{Value, json};
 
 /// Example of the runtime with a kind that may not be installed.
 #[allow(dead_code, clippy::pedantic, reason = "a program of its own")]
-#[path = "../../runtime/examples/optional_kind.rs"]
+#[path = "../../../crates/runtime/examples/optional_kind.rs"]
 mod optional_kind;
 
 /// The class that exists. No watch reports another one.
@@ -60,7 +61,11 @@ impl Program for Shops {
     }
 
     fn judge(&self, case: &Case<'_>, found: &mut Vec<Violation>) {
-        judge::judge_shops(case, found);
+        judge::settled(case, found);
+        rest::at_rest(case, found);
+        judge::stay_ready(case, found);
+        judge::are_paced(case, found);
+        judge::are_not_written(case, found);
     }
 
     fn scripts(&'static self) -> Vec<Script> {

@@ -1,17 +1,24 @@
-//! The operator of three kinds: its desired state, its pauses, and the watches that its kinds share.
+//! The desired state of the operator of three kinds.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use operator_testkit::api_server::{Key, Kind, Revision};
+use operator_simulation::{
+    judge::{
+        Case, Violation,
+        fields::{condition, owner, text},
+        hindered::rejected_status,
+        named,
+        pauses::is_paused,
+    },
+    program::NAMESPACE,
+};
+use operator_testkit::api_server::{Key, Kind};
 use serde_json::{Value, json};
 
 use super::{
-    Case, Violation,
-    fields::{condition, owner, text},
+    GROUP,
     grants::{fingerprint, grants, secret_of},
-    made, named,
 };
-use crate::{databases::GROUP, program::NAMESPACE, trace::Time};
 
 /// Kinds of the operator, as the store has them.
 struct Kinds {
@@ -37,18 +44,6 @@ impl Kinds {
 fn stored<'a>(case: &Case<'a>, kind: Kind, name: &str) -> Option<&'a Arc<Value>> {
     let namespace = if kind.is_namespaced() { NAMESPACE } else { "" };
     case.store.get(&Key::new(kind, namespace, name))
-}
-
-/// Returns the installation that the label of an object names.
-pub fn installation_of(object: &Value) -> &str {
-    text(&object["metadata"]["labels"][format!("{GROUP}/installation")])
-}
-
-pub fn is_paused(object: &Value) -> bool {
-    let metadata = &object["metadata"];
-    let mut annotations = metadata["annotations"].as_object().into_iter().flatten();
-    annotations.any(|(name, value)| name.ends_with("/paused") && value == "true")
-        && metadata["deletionTimestamp"].is_null()
 }
 
 /// At the end, every object is in its desired state, or its status reports the reason.
@@ -106,24 +101,6 @@ fn not_paused(object: &Value) -> Verdict {
         ("", "") => Ok(()),
         is => Err(format!("has the condition Paused {is:?} without a pause")),
     }
-}
-
-/// Returns whether the API server has rejected the last status of this version of the object.
-pub fn is_status_rejected(case: &Case, key: &Key, object: &Value) -> bool {
-    rejected_status(case, key, object).is_some()
-}
-
-/// Returns the last status, if the API server has rejected it for this version of the object. It is not written again before the
-/// object changes or is checked by a resync.
-fn rejected_status<'a>(case: &Case<'a>, key: &Key, object: &Value) -> Option<&'a Value> {
-    let status = format!("{}/status", key.kind.info().plural);
-    let mut calls = case.trace.calls.iter().rev();
-    let last =
-        calls.find(|call| call.resource == status && call.body["metadata"]["name"] == *key.name)?;
-    let code = last.answered.map(|(_, code)| code);
-    let is_same = |field: &str| last.body["metadata"][field] == object["metadata"][field];
-    let is_it = matches!(code, Some(400 | 422)) && is_same("uid") && is_same("resourceVersion");
-    is_it.then(|| &last.body["status"])
 }
 
 /// A request to reconcile is acknowledged.
@@ -243,119 +220,4 @@ fn backup(case: &Case, kinds: &Kinds, object: &Value) -> Verdict {
         return verdict;
     }
     is_condition(object, "Ready", "True", "Synced")
-}
-
-/// While the system is idle, replicas write nothing. They may list a resource again whose watch ended after a compaction.
-pub fn at_rest(case: &Case, found: &mut Vec<Violation>) {
-    let calls = case.trace.calls.iter().filter(|call| {
-        let is_write = call.is_work() || call.resource == "events";
-        call.begun >= case.plan.rest && is_write
-    });
-    found.extend(calls.map(|call| Violation {
-        invariant: "I6",
-        at: call.begun,
-        object: call.path.clone(),
-        what: format!("a {} of {} at rest", call.verb, call.who),
-    }));
-}
-
-/// Each replica lists a resource once and has one watch of it, however many controllers use it. A request that a fault spoilt is
-/// sent again.
-pub fn share_watches(case: &Case, found: &mut Vec<Violation>) {
-    /// Before the first fault of a seed. The scripts have earlier ones.
-    const CALM: Duration = Duration::from_secs(9);
-    let mut lists = BTreeMap::<_, u32>::new();
-    let early = case.trace.calls.iter().filter(|call| call.begun < CALM);
-    for call in early {
-        // Not a page, and not the live read of one object.
-        let is_part = ["continue=", "metadata.name%3D"].map(|part| call.path.contains(part));
-        let is_list = matches!(call.verb, "list" | "stream") && !is_part.contains(&true);
-        if is_list && call.resource != "leases" && !call.is_spoilt() {
-            *lists.entry((call.who, &*call.resource)).or_default() += 1;
-        }
-    }
-    let twice = lists.into_iter().filter(|(_, count)| *count > 1);
-    found.extend(twice.map(|((who, resource), count)| Violation {
-        invariant: "I11",
-        at: CALM,
-        object: resource.to_owned(),
-        what: format!("listed {count} times by {who}"),
-    }));
-}
-
-/// From the condition Paused to the end of the pause, replicas write neither the object nor its dependents. Only the condition gets
-/// the generation of a new spec. The status of a
-/// dependent belongs to the controller of its own kind, which the pause of the owner does not concern. An installation that has
-/// not reported the pause itself may write while its watch shows neither the pause nor the move of the object.
-pub fn pauses_hold(case: &Case, found: &mut Vec<Violation>) {
-    let mut paused = Paused::new();
-    for (index, revision) in case.store.history().iter().enumerate() {
-        let (before, after) = (revision.before.as_deref(), revision.after.as_deref());
-        let call = case.writer(index);
-        let is_status = call.is_some_and(|call| call.resource.ends_with("/status"));
-        let concerned = [before, after].into_iter().flatten().flat_map(|object| {
-            let owner = (!is_status).then(|| owner(object));
-            owner.into_iter().chain([text(&object["metadata"]["uid"])])
-        });
-        let by = call.map(|call| case.plan.program.installation(call.who.replica));
-        let reports = concerned.filter_map(|uid| paused.get(uid));
-        let own = reports.filter(|report| Some(report.by) == by);
-        let pause = own.filter_map(|report| report.since).max();
-        if let (Some(since), Some(call)) = (pause, call)
-            && call.begun > since
-            && !(is_status && is_of_new_generation(before, after))
-        {
-            found.push(Violation {
-                invariant: "I18",
-                at: made(revision),
-                object: named(&revision.key),
-                what: format!("written by {} during a pause since {since:?}", call.who),
-            });
-        }
-        note(&mut paused, revision, by);
-    }
-}
-
-/// Returns whether only the condition Paused changed: it now has the generation of the object.
-fn is_of_new_generation(before: Option<&Value>, after: Option<&Value>) -> bool {
-    let [before, after] = [before, after].map(|object| {
-        let mut status = object.map(|object| object["status"].clone());
-        let conditions = status
-            .as_mut()
-            .and_then(|it| it["conditions"].as_array_mut());
-        let mut paused = conditions
-            .into_iter()
-            .flatten()
-            .filter(|it| it["type"] == "Paused");
-        let generation = paused.next().map(|it| it["observedGeneration"].take());
-        (status, generation)
-    });
-    before.0 == after.0 && before.1.is_some() && before.1 != after.1
-}
-
-/// The last report of each pause, by the UID of the object.
-type Paused = BTreeMap<String, Report>;
-
-/// A condition Paused.
-struct Report {
-    /// The installation that wrote it.
-    by: &'static str,
-    /// Since when the object has been paused, and its label has named this installation.
-    since: Option<Time>,
-}
-
-/// Records the begin and the end of pauses.
-fn note(paused: &mut Paused, revision: &Revision, by: Option<&'static str>) {
-    let Some(object) = revision.after.as_deref().or(revision.before.as_deref()) else {
-        return;
-    };
-    let uid = text(&object["metadata"]["uid"]).to_owned();
-    if revision.after.is_none() || condition(object, "Paused").0 != "True" {
-        paused.remove(&uid);
-        return;
-    }
-    let by = by.unwrap_or_default();
-    let report = paused.entry(uid).or_insert(Report { by, since: None });
-    let holds = is_paused(object) && installation_of(object) == report.by;
-    report.since = holds.then(|| report.since.unwrap_or(made(revision)));
 }

@@ -1,24 +1,27 @@
 //! The users of the operator of three kinds, and the faults that it meets.
 
+mod grants;
+mod installations;
+mod judge;
+
 use std::time::Duration;
 
 use http::Method;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use operator_runtime::{App, Builder};
-use serde_json::{Value, json};
-
-use super::{
-    draw::Draws,
-    judge::{self, Case, Violation},
+use operator_simulation::{
+    Draws,
+    judge::{Case, Violation, pauses, rest},
     outside::Place,
     plan::{Action, Calls, Fault, Happens, Plan},
     program::{NAMESPACE, Program},
     trace::Time,
 };
+use serde_json::{Value, json};
 
 /// Example of the runtime with three kinds: Databases, their classes and their backups.
 #[allow(dead_code, clippy::pedantic, reason = "a program of its own")]
-#[path = "../../runtime/examples/several_kinds.rs"]
+#[path = "../../../crates/runtime/examples/several_kinds.rs"]
 mod several_kinds;
 
 /// API group of the kinds, and of the annotations for the runtime.
@@ -78,7 +81,13 @@ impl Program for Databases {
     }
 
     fn judge(&self, case: &Case<'_>, found: &mut Vec<Violation>) {
-        judge::judge_databases(case, found);
+        judge::settled(case, found);
+        rest::at_rest(case, found);
+        rest::share_watches(case, found);
+        pauses::hold(case, found);
+        grants::are_kept(case, found);
+        installations::write_their_own(case, found);
+        installations::are_followed(case, found);
     }
 
     fn namespaces(&self) -> &'static [&'static str] {

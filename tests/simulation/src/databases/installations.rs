@@ -6,17 +6,14 @@
 //! - A write of a dependent requires a possible state of its owner with the label of the installation.
 //! - A status has the version of its object as a precondition: no delay excuses it.
 
+use operator_simulation::{
+    judge::{Case, Violation, fields::text, made, named, pauses::is_paused},
+    trace::Call,
+};
 use operator_testkit::api_server::{Key, Revision};
 use serde_json::Value;
 
-use super::{
-    Case, Violation,
-    databases::{installation_of, is_paused},
-    fields::text,
-    grants::states,
-    made, named,
-};
-use crate::trace::Call;
+use super::grants::states;
 
 /// Returns the object that controls this one, with its UID.
 fn owner(case: &Case, dependent: &Key, object: &Value) -> Option<(Key, String)> {
@@ -61,7 +58,7 @@ pub fn write_their_own(case: &Case, found: &mut Vec<Violation>) {
 /// Returns the label of the object, if it names another installation than that of the writer.
 fn of_status<'a>(case: &Case, call: &Call, revision: &'a Revision) -> Option<Vec<&'a str>> {
     let own = case.plan.program.installation(call.who.replica);
-    let label = installation_of(revision.after.as_deref()?);
+    let label = case.installation_of(revision.after.as_deref()?);
     (label != own).then(|| vec![label])
 }
 
@@ -75,7 +72,7 @@ fn of_dependent<'a>(case: &'a Case, call: &Call, revision: &Revision) -> Option<
     let states = states(case, &owner, since, call.begun).into_iter();
     let labels: Vec<_> = states
         .filter(|it| text(&it["metadata"]["uid"]) == uid)
-        .map(installation_of)
+        .map(|it| case.installation_of(it))
         .collect();
     (!labels.is_empty() && !labels.contains(&own)).then_some(labels)
 }
@@ -91,7 +88,7 @@ pub fn are_followed(case: &Case, found: &mut Vec<Violation>) {
             continue;
         };
         let is_it = text(&stored["metadata"]["uid"]) == uid && !is_paused(stored);
-        let [label, of_owner] = [object, stored].map(|it| installation_of(it));
+        let [label, of_owner] = [object, stored].map(|it| case.installation_of(it));
         if is_it && label != of_owner {
             found.push(Violation {
                 invariant: "I21",
