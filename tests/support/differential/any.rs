@@ -1,9 +1,6 @@
 //! Comparison for a CRD with every keyword, and for CRDs that are invalid.
 
-use operator_testkit::{
-    cluster::MANAGED_AS_SIMULATED,
-    differential::{Options, compare, compare_definitions, invalid, torture},
-};
+use operator_testkit::differential::{Options, compare, compare_definitions, invalid, torture};
 
 use super::CLUSTER;
 
@@ -12,9 +9,6 @@ const REQUESTS: usize = 600;
 
 #[tokio::test]
 async fn any_crd_is_served_like_by_the_real_api_server() {
-    if !CLUSTER.has(MANAGED_AS_SIMULATED).await {
-        return;
-    }
     let options = Options {
         requests: REQUESTS,
         seed: 3,

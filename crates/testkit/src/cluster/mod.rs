@@ -35,10 +35,6 @@ pub use ready::{Ready, bound_command};
 pub type Feature = (RangeInclusive<u32>, &'static str);
 pub const MUTATING_POLICIES: Feature = (36..=u32::MAX, "MutatingAdmissionPolicy");
 pub const STREAMED_LISTS: Feature = (34..=u32::MAX, "lists that are streamed");
-pub const MANAGED_AS_SIMULATED: Feature = (
-    33..=36,
-    "the managers of fields of the simulated API server",
-);
 pub const AS_SIMULATED: Feature = (36..=36, "the messages of the simulated API server");
 
 /// Time limit of a kubectl command. `kubectl delete` waits without limit until the object no longer exists.

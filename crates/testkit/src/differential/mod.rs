@@ -121,7 +121,8 @@ impl fmt::Display for Report {
 /// imitates its version.
 ///
 /// # Errors
-/// The real API server cannot be reached, has a version that is not in [`Release`], or rejects the CRD in another way than the control plane in memory.
+/// The real API server cannot be reached, has a version that is not in [`Release`], or rejects the CRD in another way than the
+/// control plane in memory.
 pub async fn compare(
     real: &kube::Client,
     crd: &Value,

@@ -25,7 +25,7 @@ use std::{borrow::Cow, sync::Arc};
 use serde_json::Value;
 
 use super::{
-    Key, Kind, Now, Server, Store,
+    Key, Kind, Now, Release, Server, Store,
     definition::Definition,
     job,
     request::{Part, Request, Unknown},
@@ -99,7 +99,10 @@ impl Server {
         let entries = match managers {
             Ok(managers) => managers::write(&managers),
             Err(Refusal::Unknown(unknown)) => return Err(unknown.into()),
-            // The API server ignores errors here, and forgets the managers.
+            // The API server ignores errors here. It keeps the managers since 1.37, and forgot them before.
+            Err(_) if store.release >= Release::V1_37 => live
+                .map(|live| live["metadata"]["managedFields"].clone())
+                .filter(|entries| !entries.is_null()),
             Err(_) => None,
         };
         keep(&mut new["metadata"], "managedFields", entries.as_ref());

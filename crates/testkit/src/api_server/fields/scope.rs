@@ -136,7 +136,8 @@ impl Scope<'_> {
     /// Returns the object that does not exist yet: with the fields that Go writes although they are empty.
     pub fn empty(&self) -> Value {
         let mut empty = match self.kind {
-            Kind::Namespace | Kind::Lease => json!({ "spec": {}, "status": {} }),
+            Kind::Namespace => json!({ "spec": {}, "status": {} }),
+            Kind::Lease => json!({ "spec": {} }),
             Kind::Deployment => json!({
                 "spec": { "selector": null, "strategy": {}, "template": { "metadata": {}, "spec": { "containers": null } } },
                 "status": {},
