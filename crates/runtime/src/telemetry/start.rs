@@ -82,7 +82,7 @@ impl Telemetry {
     /// Starts the log, and the export if an endpoint is configured. Must be called within a Tokio runtime.
     ///
     /// # Errors
-    /// See [`Error`]. An unreachable collector is not an error.
+    /// An `OTEL_*` variable, the address of the collector or standard error cannot be used. An unreachable collector is not an error.
     pub fn start(app: &'static App, host: &Host, config: &Config) -> Result<Self, Error> {
         stderr::start().map_err(Error::Stderr)?;
         let env = Env::new(host.variables());
