@@ -58,6 +58,7 @@ impl Server {
             definition: definition.as_deref(),
             version: request.api_version(kind),
             now: now.seconds(),
+            release: store.release,
         })
     }
 

@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
-        Kind,
+        Kind, Release,
         definition::Definition,
+        release::since,
         request::{Part, Unknown},
         status::{Refusal, Result},
     },
@@ -26,6 +27,7 @@ pub struct Scope<'a> {
     pub version: String,
     /// Time of the request.
     pub now: String,
+    pub release: Release,
 }
 
 const SCALE: &str = "autoscaling/v1";
@@ -114,7 +116,9 @@ impl Scope<'_> {
                 Part::Whole if self.version.ends_with(&format!("/{version}")) && has_status => {
                     Some(&STATUS)
                 }
-                Part::Status if has_status => Some(&CUSTOM),
+                Part::Status if has_status => {
+                    Some(since(self.release, Release::V1_36, &*SPEC, &*CUSTOM))
+                }
                 _ => None,
             };
         }
