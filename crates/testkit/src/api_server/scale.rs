@@ -156,7 +156,7 @@ impl Server {
 }
 
 /// Returns the names of a path such as `.spec.replicas`.
-fn parts(path: &str) -> impl Iterator<Item = &str> {
+pub fn parts(path: &str) -> impl Iterator<Item = &str> {
     path.strip_prefix('.').unwrap_or(path).split('.')
 }
 

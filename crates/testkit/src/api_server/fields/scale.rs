@@ -6,6 +6,7 @@ use super::{
     super::{
         Kind, Now, Server, Store,
         request::{Part, Request, Unknown},
+        scale::parts,
         status::{Refusal, Result},
     },
     is_apply,
@@ -109,12 +110,7 @@ fn written(managers: &Managers) -> Managers {
 impl Scope<'_> {
     /// Returns the names of the path of the replicas in a version, if there is such a version: none, if it has no scale.
     fn replicas(&self, version: &str) -> Option<Vec<String>> {
-        let path = |path: &str| {
-            path.trim_start_matches('.')
-                .split('.')
-                .map(ToOwned::to_owned)
-                .collect()
-        };
+        let path = |path: &str| parts(path).map(ToOwned::to_owned).collect();
         let Some(definition) = self.definition else {
             return Some(path(".spec.replicas"));
         };
