@@ -148,6 +148,7 @@ impl Run {
                 step.act,
                 Act::Put { dry: true, .. }
                     | Act::Patch { dry: true, .. }
+                    | Act::Apply { dry: true, .. }
                     | Act::Create { dry: true, .. }
                     | Act::Review { .. }
             ) {
@@ -350,8 +351,9 @@ fn sequences(first: u64, by: u64, enough: usize) {
         };
         let mut runner =
             TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
-        let result = runner.run(&steps::steps(STEPS), |steps| {
-            let compared = runtime.block_on(compare(&client, &steps, seed.is_multiple_of(2)));
+        let keeps_managers = seed.is_multiple_of(2);
+        let result = runner.run(&steps::steps(STEPS, keeps_managers), |steps| {
+            let compared = runtime.block_on(compare(&client, &steps, keeps_managers));
             compared.map_err(TestCaseError::fail)
         });
         if let Err(difference) = result {

@@ -117,6 +117,7 @@ impl Names {
             "error decoding patch",
             "JSON",
             "patch:",
+            "unable to convert unstructured object",
         ];
         let mut message = status["message"].as_str().unwrap_or_default().to_owned();
         let of_parser = parser.into_iter().any(|words| message.contains(words));
@@ -131,6 +132,13 @@ impl Names {
             last.and_then(|(words, it)| Some((words, self.versions.get(it)?)))
         {
             message = format!("{words}object meta: version {number}");
+        }
+        // The API server finds errors of types in any order, and none after the first unknown field of a map.
+        let typed = message.split_once("): ");
+        if let Some((object, errors)) = typed
+            && (errors.starts_with("errors:") || errors.ends_with("not declared in schema"))
+        {
+            message = format!("{object}): several errors");
         }
         let causes = status["details"]["causes"].as_array_mut();
         let several = causes.as_ref().is_some_and(|causes| causes.len() > 1);

@@ -13,7 +13,7 @@ use tokio::sync::OnceCell;
 
 use super::{
     rights::LIMITED,
-    steps::{Act, Base, By, Step, Which},
+    steps::{APPLY, Act, Base, By, Step, Which},
 };
 
 pub struct Sent {
@@ -407,6 +407,24 @@ pub fn sent(step: &Step, namespace: &str, told: &Told) -> Sent {
                 .to_string()
                 .into_bytes(),
         },
+        Act::Apply {
+            part,
+            body,
+            base,
+            manager,
+            force,
+            dry,
+        } => {
+            let dry = if *dry { "&dryRun=All" } else { "" };
+            let query = format!("fieldManager={manager}&force={force}&timeout=5000ms{dry}");
+            Sent {
+                method: Method::PATCH,
+                path: format!("{}?{query}", with(part)),
+                content_type: APPLY,
+                accept: None,
+                body: whole(step, namespace, part, body, told.say(step, *base)),
+            }
+        }
         Act::Delete { options, base } => {
             let mut options = options.clone();
             let (uid, version) = told.say(step, *base);

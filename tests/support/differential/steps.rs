@@ -77,6 +77,15 @@ pub enum Act {
         base: Base,
         dry: bool,
     },
+    /// Server-side apply.
+    Apply {
+        part: &'static str,
+        body: Value,
+        base: Base,
+        manager: &'static str,
+        force: bool,
+        dry: bool,
+    },
     Delete {
         options: Value,
         base: Base,
@@ -107,6 +116,7 @@ pub enum By {
 }
 
 pub const MERGE: &str = "application/merge-patch+json";
+pub const APPLY: &str = "application/apply-patch+yaml";
 pub const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
 fn conditions(types: &[&str]) -> Value {
@@ -738,8 +748,10 @@ fn core_event_acts() -> BoxedStrategy<Act> {
         1 => any::<bool>().prop_map(Act::Stream),
         4 => (body(), dry()).prop_map(|(body, dry)| Act::Create { body, dry }),
         3 => (body(), bases(), dry()).prop_map(|(body, base, dry)| Act::Put { part: "", body, base, dry }),
-        4 => patch.prop_map(|(body, base, dry, strategic)| Act::Patch {
-            part: "", style: if strategic { STRATEGIC } else { MERGE }, body, base, dry,
+        4 => patch.prop_map(|(mut body, base, dry, strategic)| {
+            // A patch to the other API is not modelled.
+            body.as_object_mut().unwrap().remove("apiVersion");
+            Act::Patch { part: "", style: if strategic { STRATEGIC } else { MERGE }, body, base, dry }
         }),
         1 => (deletions(), bases()).prop_map(|(options, base)| Act::Delete { options, base }),
         1 => reviews(),
@@ -793,7 +805,33 @@ fn job_acts() -> BoxedStrategy<Act> {
     .boxed()
 }
 
-fn acts(kind: Kind) -> BoxedStrategy<Act> {
+/// Returns applies. Events and Jobs have none: they are rarely applied.
+fn applies(kind: Kind) -> impl Strategy<Value = Act> {
+    let manager = prop::sample::select(vec!["one", "one", "two", "test", "kubectl"]);
+    // A body with a version conflicts with each later write.
+    let bases = prop_oneof![3 => Just(UNSAID), 1 => bases()];
+    let how = (bases, manager, any::<bool>(), prop::bool::weighted(0.05));
+    (parts(kind), how).prop_flat_map(move |(part, (base, manager, force, dry))| {
+        of_part(part, kind).prop_map(move |body| Act::Apply {
+            part,
+            body,
+            base,
+            manager,
+            force,
+            dry,
+        })
+    })
+}
+
+/// Returns requests, with applies if `applies`.
+fn acts(kind: Kind, with_applies: bool) -> BoxedStrategy<Act> {
+    match (kind, with_applies) {
+        (Kind::Event | Kind::CoreEvent | Kind::Job, _) | (_, false) => updates(kind),
+        (_, true) => prop_oneof![3 => updates(kind), 1 => applies(kind)].boxed(),
+    }
+}
+
+fn updates(kind: Kind) -> BoxedStrategy<Act> {
     match kind {
         Kind::Event => return event_acts(),
         Kind::CoreEvent => return core_event_acts(),
@@ -842,7 +880,7 @@ fn acts(kind: Kind) -> BoxedStrategy<Act> {
 }
 
 /// Generates steps on all kinds and names, or on a single kind or name so that more steps share an object.
-pub fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
+pub fn steps(count: usize, with_applies: bool) -> impl Strategy<Value = Vec<Step>> {
     let kinds = prop_oneof![
         2 => Just(KINDS.to_vec()),
         1 => prop::sample::select(KINDS.to_vec()).prop_map(|kind| vec![kind]),
@@ -854,8 +892,8 @@ pub fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
             prop::sample::select(names),
             prop_oneof![6 => Just(By::Admin), 1 => Just(By::Limited)],
         )
-            .prop_flat_map(|(kind, name, by)| {
-                acts(kind).prop_map(move |act| Step {
+            .prop_flat_map(move |(kind, name, by)| {
+                acts(kind, with_applies).prop_map(move |act| Step {
                     kind,
                     name: named(kind, name, &act),
                     act,

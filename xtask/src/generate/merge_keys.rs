@@ -322,10 +322,8 @@ fn divided(schema: &Value, todo: &mut Vec<String>) -> Value {
     let mut divided = json!({});
     for keyword in DIVIDING.iter().chain(&["default"]) {
         let value = &schema[*keyword];
-        // The defaults of Go are no defaults of the API.
-        let is_empty =
-            value.is_null() || *value == json!({}) || *keyword == "default" && *value == "";
-        if !is_empty {
+        // An empty object divides nothing, but an empty string is the key of an element without one.
+        if !value.is_null() && *value != json!({}) {
             divided[*keyword] = value.clone();
         }
     }

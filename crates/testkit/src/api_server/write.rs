@@ -388,6 +388,13 @@ impl Server {
         if patched["apiVersion"].is_null() {
             return Err(Unknown("a patch to an object of no version".to_owned()).into());
         }
+        let is_other_api = (Kind::BUILT_IN.iter()).any(|it| {
+            it.stored() == key.kind.stored() && patched["apiVersion"] == *it.api_version()
+        });
+        if !fits && is_other_api && patched["kind"] == kind {
+            let words = format!("a patch of a {kind} to {}", patched["apiVersion"]);
+            return Err(Unknown(words).into());
+        }
         // For a custom resource, the later validation reports it.
         if !fits && !key.kind.is_custom() {
             return Err(patch::unfit("no kind is registered for that version"));

@@ -1,10 +1,11 @@
 use serde_json::{Value, json};
 
 use super::{
-    super::Release,
-    check::fields_of,
+    super::{Kind, Release, request::Part},
+    check::{fields_of, validate},
     managers::{self, Managers},
     merge::merged,
+    scope::Scope,
     set::Set,
     text,
     types::{self, Ref},
@@ -105,4 +106,19 @@ fn the_oldest_updates_are_merged() {
     assert_eq!(oldest.name, "ancient-changes");
     assert_eq!(merged.fields, Set::of(&[&["0"], &["1"], &["2"]]));
     assert_eq!(merged.time.as_deref(), Some("2026-01-01T00:00:02Z"));
+}
+
+#[test]
+fn an_object_that_does_not_exist_has_the_types_of_its_kind() {
+    for kind in Kind::BUILT_IN {
+        let scope = Scope {
+            kind,
+            part: Part::Whole,
+            definition: None,
+            version: kind.api_version(),
+            now: String::new(),
+        };
+        let checked = validate(scope.own().unwrap(), &scope.empty(), true);
+        assert_eq!(checked, Ok(()), "{kind:?}");
+    }
 }
