@@ -271,6 +271,14 @@ fn deployments() -> Vec<Value> {
                 "$setElementOrder/env": [{ "name": "B" }, { "name": "C" }, { "name": "A" }],
             }]),
         ),
+        containers(json!([{
+            "name": "nginx", "image": "nginx", "resources": {
+                "limits": { "cpu": "1000m", "memory": "1024Mi" }, "requests": { "cpu": 0.5, "memory": 1024 },
+            },
+        }])),
+        containers(
+            json!([{ "name": "nginx", "image": "nginx", "resources": { "requests": { "cpu": "0.5" } } }]),
+        ),
         containers(json!([{ "name": "Nginx", "image": "nginx@sha256:0000" }])),
         containers(json!([{ "name": "nginx" }])),
         containers(json!([{ "image": "nginx" }])),

@@ -23,6 +23,7 @@ mod others;
 mod patch;
 mod pod;
 mod policy;
+mod quantity;
 mod release;
 mod request;
 mod scale;

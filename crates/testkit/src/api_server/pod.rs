@@ -4,9 +4,15 @@ use serde_json::{Value, json};
 
 use super::{
     metadata,
+    quantity::Quantity,
     request::Unknown,
     status::{Cause, Result},
 };
+
+/// Sources of a variable that are modelled.
+const SOURCES: [&str; 3] = ["fieldRef", "configMapKeyRef", "secretKeyRef"];
+/// Resources of a container that are modelled.
+const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
 /// Sets a missing field.
 pub fn default(value: &mut Value, field: &str, to: Value) {
@@ -65,6 +71,25 @@ pub fn fill_template(spec: &mut Value) -> Result<()> {
             ],
         )?;
         default(container, "resources", json!({}));
+        let resources = &container["resources"];
+        known(
+            resources,
+            "the resources of a container",
+            &["limits", "requests"],
+        )?;
+        for list in ["limits", "requests"] {
+            known(&resources[list], "the resources of a container", &RESOURCES)?;
+        }
+        let variables = container.get_mut("env").and_then(Value::as_array_mut);
+        for variable in variables.into_iter().flatten() {
+            let Some(source) = variable.get_mut("valueFrom") else {
+                continue;
+            };
+            known(source, "the source of a variable", &SOURCES)?;
+            if let Some(field) = source.get_mut("fieldRef").filter(|it| it.is_object()) {
+                default(field, "apiVersion", json!("v1"));
+            }
+        }
         default(
             container,
             "terminationMessagePath",
@@ -136,6 +161,39 @@ pub fn check_template(template: &Value) -> Vec<Cause> {
         }
         if container["image"].as_str().unwrap_or_default().is_empty() {
             causes.push(Cause::required(&field("image"), ""));
+        }
+        causes.extend(check_resources(
+            &field("resources"),
+            &container["resources"],
+        ));
+    }
+    causes
+}
+
+/// Validates the resources of a container.
+fn check_resources(field: &str, resources: &Value) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    for (list, name) in ["limits", "requests"]
+        .iter()
+        .flat_map(|list| RESOURCES.map(|it| (list, it)))
+    {
+        let asked = &resources[list][name];
+        let Some(quantity) = Quantity::of(asked) else {
+            continue;
+        };
+        if quantity.is_negative() {
+            let field = format!("{field}.{list}[{name}]");
+            causes.push(Cause::invalid(
+                &field,
+                asked,
+                "must be greater than or equal to 0",
+            ));
+        }
+        let limit = &resources["limits"][name];
+        if Quantity::of(limit).is_some_and(|limit| quantity.compare(&limit).is_gt()) {
+            let limit = limit.as_str().unwrap_or_default();
+            let why = format!("must be less than or equal to {name} limit of {limit}");
+            causes.push(Cause::invalid(&format!("{field}.requests"), asked, &why));
         }
     }
     causes

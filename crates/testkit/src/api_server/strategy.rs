@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Key, Kind, Server, Store, contents, definition, deployment, event, job, metadata,
+    Key, Kind, Server, Store, contents, definition, deployment, event, job, metadata, quantity,
     request::{Part, Request},
     scale, service,
     status::{Cause, Refusal, Result},
@@ -27,6 +27,7 @@ impl Server {
         if kind == Kind::CustomResourceDefinition {
             return Ok((definition::parse(object)?, Vec::new()));
         }
+        quantity::read(kind, &mut object)?;
         let mut object = typed::read(kind, object).map_err(|words| unreadable(kind, &words))?;
         match kind {
             Kind::Deployment => deployment::fill(&mut object)?,
@@ -243,7 +244,7 @@ pub fn prepare_change((kind, has_status): (Kind, bool), part: Part, new: &mut Va
         (_, Part::Status) => false,
         (Kind::Custom(_), _) => rest(new) != rest(old),
         (Kind::Deployment, _) => {
-            new["spec"] != old["spec"]
+            !quantity::is_same(kind, &new["spec"], &old["spec"])
                 || new["metadata"]["annotations"] != old["metadata"]["annotations"]
         }
         _ => false,

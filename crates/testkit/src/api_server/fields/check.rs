@@ -185,7 +185,7 @@ fn wrong(scalar: types::Scalar, value: &Value) -> Option<String> {
         types::Scalar::Bool => {
             (!value.is_boolean()).then(|| format!("expected boolean, got {}", reflected(value)))
         }
-        types::Scalar::Any => {
+        types::Scalar::Any | types::Scalar::Quantity => {
             (!is_scalar).then(|| format!("expected any scalar, got {}", reflected(value)))
         }
     }

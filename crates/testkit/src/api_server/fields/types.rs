@@ -15,11 +15,19 @@ pub struct Type {
     pub map: Option<Map>,
 }
 
+impl Type {
+    pub fn is_quantity(&self) -> bool {
+        self.scalar == Some(Scalar::Quantity)
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
     Number,
     Text,
     Bool,
+    /// A text or a number.
+    Quantity,
     Any,
 }
 
@@ -140,7 +148,7 @@ impl BuiltIn {
         };
         let types = schemas.map(|(name, schema)| match name.as_str() {
             QUANTITY => Type {
-                scalar: Some(Scalar::Any),
+                scalar: Some(Scalar::Quantity),
                 ..Type::default()
             },
             RAW => any(|| Ref::Untyped, true),
