@@ -592,6 +592,7 @@ fn metadata() -> Vec<Value> {
         json!({ "ownerReferences": [owner("u1", true)] }),
         json!({ "ownerReferences": [owner("u2", false)] }),
         json!({ "ownerReferences": [owner("u1", true), owner("u2", true)] }),
+        json!({ "ownerReferences": [owner("u1", true), owner("u2", false), owner("u1", true)] }),
         json!({ "ownerReferences": null }),
         json!({ "ownerReferences": [] }),
         json!({ "generation": 7, "creationTimestamp": "2020-01-01T00:00:00Z" }),

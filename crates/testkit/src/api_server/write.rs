@@ -15,6 +15,9 @@ use super::{
     strategy,
 };
 
+/// When owners are found repeated: after the mutating admission, or before.
+const AFTER_ADMISSION: &str = " after mutating admission happens";
+
 impl Server {
     pub(super) fn create(
         &self,
@@ -49,6 +52,7 @@ impl Server {
         }
         let key = Key::new(key.kind, &key.namespace, &name);
         check_namespace(&mut object, &key)?;
+        self.remove_repeated_owners(&mut object, "");
         self.create_as(store, now, request, &key, object)
     }
 
@@ -93,6 +97,7 @@ impl Server {
             let whole = (key.kind, Part::Whole);
             self.manage(store, now, request, whole, (None, &mut object))?;
         }
+        self.remove_repeated_owners(&mut object, AFTER_ADMISSION);
         // The version in an update that creates an object is ignored, but a dry run returns it.
         let unsaid = version.take_if(|_| request.call.method != http::Method::POST);
         let uid = store.new_uid();
@@ -159,6 +164,31 @@ impl Server {
             return Ok(kind.has_status());
         }
         self.with_version(store, request, kind, |_, version| Ok(version.status))
+    }
+
+    /// Removes equal owners, and warns of them (`dedupOwnerReferencesAndAddWarning`). The owners of a patch still repeat when its
+    /// managers are set.
+    fn remove_repeated_owners(&self, object: &mut Value, when: &str) {
+        let owners = object.pointer_mut("/metadata/ownerReferences");
+        let Some(owners) = owners.and_then(Value::as_array_mut) else {
+            return;
+        };
+        let (mut all, mut repeated) = (Vec::new(), Vec::new());
+        for owner in std::mem::take(owners) {
+            if all.contains(&owner) {
+                repeated.push(owner["uid"].as_str().unwrap_or_default().to_owned());
+            } else {
+                all.push(owner);
+            }
+        }
+        *owners = all;
+        if !repeated.is_empty() {
+            self.warn([format!(
+                ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may \
+                 reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+                repeated.join(", ")
+            )]);
+        }
     }
 
     /// Warns of new finalizers without a domain, like the API server for custom resources.
@@ -341,6 +371,7 @@ impl Server {
         } else {
             let mut new = self.body(store, request, key.kind)?;
             check_name(&mut new, key)?;
+            self.remove_repeated_owners(&mut new, "");
             let Some(old) = &old else {
                 let creates = key.kind.info().creates_on_update && part == Part::Whole;
                 let uid = &new["metadata"]["uid"];
@@ -436,6 +467,7 @@ impl Server {
         (key, part): (&Key, Part),
         (mut new, old): (Value, &Value),
     ) -> Result<Value> {
+        self.remove_repeated_owners(&mut new, AFTER_ADMISSION);
         let info = key.kind.info();
         let version = match new["metadata"]["resourceVersion"].as_str() {
             None | Some("" | "0") if info.unconditional => {
