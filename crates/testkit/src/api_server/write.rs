@@ -634,9 +634,8 @@ pub(super) fn put(
 pub(super) fn check_namespace(object: &mut Value, key: &Key) -> Result<()> {
     let metadata = &mut object["metadata"];
     match metadata["namespace"].as_str() {
-        None | Some("") if key.kind.is_namespaced() => {
-            metadata["namespace"] = key.namespace.as_str().into();
-        }
+        _ if !key.kind.is_namespaced() => strategy::keep(metadata, "namespace", None),
+        None | Some("") => metadata["namespace"] = key.namespace.as_str().into(),
         Some(namespace) if namespace != key.namespace => {
             return Err(Refusal::bad_request(
                 "the namespace of the provided object does not match the namespace sent on the request",

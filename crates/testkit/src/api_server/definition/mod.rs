@@ -496,6 +496,7 @@ pub fn create(
     let metadata = &mut definition["metadata"];
     if let Some(metadata) = metadata.as_object_mut() {
         metadata.remove("resourceVersion");
+        metadata.remove("namespace");
     }
     let whole = (Kind::CustomResourceDefinition, Part::Whole);
     if !is_applied {
