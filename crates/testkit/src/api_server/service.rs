@@ -15,6 +15,9 @@ const ADDRESS: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPo
 /// Sets the defaults of the API server. Fails for fields with unknown defaults, instead of guessing.
 pub fn fill(object: &mut Value) -> Result<()> {
     let spec = &mut object["spec"];
+    if let Some(fields) = spec.as_object_mut() {
+        fields.retain(|field, value| field != "clusterIP" || *value != "");
+    }
     let own = [
         "selector",
         "ports",
@@ -51,8 +54,8 @@ pub fn fill(object: &mut Value) -> Result<()> {
     Ok(())
 }
 
-/// Assigns the cluster IP.
-pub fn prepare_new(object: &mut Value) {
+/// Assigns the cluster IP. Fails for the address of another kind or place, which the API server may have in use.
+pub fn prepare_new(object: &mut Value) -> Result<()> {
     let spec = &mut object["spec"];
     // A headless Service has no cluster IP.
     let ip = match spec["clusterIP"].as_str() {
@@ -60,18 +63,52 @@ pub fn prepare_new(object: &mut Value) {
         _ => "10.96.0.1",
     };
     let address = json!([ip, [ip], ["IPv4"], "SingleStack"]);
-    for (index, field) in ADDRESS.into_iter().enumerate() {
-        spec[field] = address[index].clone();
+    for (field, value) in ADDRESS
+        .into_iter()
+        .zip(address.as_array().into_iter().flatten())
+    {
+        if !spec[field].is_null() && spec[field] != *value {
+            return Err(Unknown(format!("{field} {} of a new Service", spec[field])).into());
+        }
+        spec[field] = value.clone();
     }
     object["status"] = json!({ "loadBalancer": {} });
+    Ok(())
 }
 
-/// Keeps the cluster IP.
+/// Keeps the cluster IP, unless the client wants another one (`patchAllocatedValues` and `normalizeClusterIPs`).
 pub fn prepare_change(new: &mut Value, old: &Value) {
+    let (spec, was) = (&mut new["spec"], &old["spec"]);
     for field in ADDRESS {
-        keep(&mut new["spec"], field, old["spec"].get(field));
+        if spec[field].is_null() {
+            keep(spec, field, was.get(field));
+        }
+    }
+    // The list follows the address.
+    if spec["clusterIP"] != was["clusterIP"] && spec["clusterIPs"] == was["clusterIPs"] {
+        spec["clusterIPs"] = json!([spec["clusterIP"]]);
     }
     keep(new, "status", old.get("status"));
+}
+
+/// Validates the address of a Service that replaces `old`.
+pub fn check_address(new: &Value, old: &Value) -> Result<Vec<Cause>> {
+    let (spec, was) = (&new["spec"], &old["spec"]);
+    if ADDRESS.iter().all(|field| spec[field] == was[field]) {
+        return Ok(Vec::new());
+    }
+    let is_address = |ip: &str| ip == "None" || ip.parse::<std::net::Ipv4Addr>().is_ok();
+    let ip = spec["clusterIP"].as_str().unwrap_or_default();
+    let families = &ADDRESS[2..];
+    if !is_address(ip)
+        || spec["clusterIPs"] != json!([ip])
+        || families.iter().any(|field| spec[field] != was[field])
+    {
+        let address = ADDRESS.map(|field| spec[field].to_string()).join(" ");
+        return Err(Unknown(format!("the address {address} of a Service")).into());
+    }
+    let (field, list) = ("spec.clusterIPs[0]", &spec["clusterIPs"]);
+    Ok(vec![Cause::invalid(field, list, "may not change once set")])
 }
 
 /// Validates a Service.

@@ -124,7 +124,10 @@ impl Server {
                     ));
                 }
             }
-            (Kind::Service, _) => causes.extend(service::check(new)),
+            (Kind::Service, _) => {
+                causes.extend(service::check_address(new, old)?);
+                causes.extend(service::check(new));
+            }
             (Kind::ConfigMap | Kind::Secret, _) => {
                 causes.extend(metadata::check(meta, true));
                 causes.extend(contents::check(new));
@@ -184,7 +187,7 @@ pub fn unreadable(kind: Kind, words: &str) -> Refusal {
 }
 
 /// Sets the fields of a new object that users cannot set.
-pub fn prepare_new(kind: Kind, has_status: bool, object: &mut Value) {
+pub fn prepare_new(kind: Kind, has_status: bool, object: &mut Value) -> Result<()> {
     match kind {
         Kind::Custom(_) => {
             if let Some(fields) = object.as_object_mut().filter(|_| has_status) {
@@ -192,13 +195,14 @@ pub fn prepare_new(kind: Kind, has_status: bool, object: &mut Value) {
             }
         }
         Kind::Deployment => object["status"] = json!({}),
-        Kind::Service => service::prepare_new(object),
+        Kind::Service => service::prepare_new(object)?,
         Kind::Job => job::prepare_new(object),
         _ => {}
     }
     if kind.info().generation {
         object["metadata"]["generation"] = json!(1);
     }
+    Ok(())
 }
 
 /// Restores the fields that a change must not modify, and increases the generation.

@@ -105,7 +105,7 @@ impl Server {
         object["metadata"]["creationTimestamp"] = now.seconds().into();
         self.mutate(store, key, Part::Whole, &mut object);
         let has_status = self.has_status(store, request, key.kind)?;
-        strategy::prepare_new(key.kind, has_status, &mut object);
+        strategy::prepare_new(key.kind, has_status, &mut object)?;
         // A removed status gets its default on the next read.
         if key.kind.is_custom() {
             self.with_version(store, request, key.kind, |_, version| {
