@@ -130,8 +130,8 @@ fn options(request: &Request<'_>) -> Result<Value> {
     if request.call.body.is_empty() {
         return Ok(json!({}));
     }
-    match request.call.content_type {
-        Some("application/json") => {}
+    match request.media_type.as_deref() {
+        None | Some("application/json") => {}
         other => return Err(Unknown(format!("Content-Type: {other:?}")).into()),
     }
     let options = request.json().map_err(Refusal::bad_request)?;

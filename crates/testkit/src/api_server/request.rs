@@ -1,6 +1,6 @@
 //! Requests.
 
-use std::{collections::BTreeMap, fmt};
+use std::{borrow::Cow, collections::BTreeMap, fmt};
 
 pub use http::Method;
 use serde_json::Value;
@@ -75,6 +75,8 @@ pub struct Request<'a> {
     /// Version of the API in the path.
     pub version: String,
     pub query: BTreeMap<String, String>,
+    /// Media type of the body, without parameters.
+    pub media_type: Option<Cow<'a, str>>,
     /// Whether only metadata is requested.
     pub metadata_only: bool,
 }
@@ -101,6 +103,7 @@ impl<'a> Request<'a> {
             target,
             version,
             query: parameters(query)?,
+            media_type: media_type(call)?,
             metadata_only: false,
         };
         request.check_query()?;
@@ -316,6 +319,42 @@ fn target_in(group: &str, version: &str, rest: &[&str], custom: &[Kind]) -> Opti
         name,
         part,
     })
+}
+
+/// Returns the media type of the body. That of a patch is everything before the parameters (`handlers/patch.go`); that of another
+/// body is parsed like by Go's `mime.ParseMediaType`.
+fn media_type<'a>(call: &Call<'a>) -> Result<Option<Cow<'a, str>>> {
+    let Some(whole) = call.content_type else {
+        return Ok(None);
+    };
+    let (media_type, parameters) = whole.split_once(';').unwrap_or((whole, ""));
+    if *call.method == Method::PATCH {
+        return Ok(Some(media_type.into()));
+    }
+    let is_token = |text: &str| {
+        let is_known = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+        !text.is_empty() && text.chars().all(is_known)
+    };
+    let mut names = Vec::new();
+    for parameter in parameters
+        .split(';')
+        .map(str::trim)
+        .filter(|it| !it.is_empty())
+    {
+        let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
+        let name = name.to_ascii_lowercase();
+        // Go reads quoted values, and rejects some lists of parameters.
+        if !is_token(&name) || !is_token(value) || names.contains(&name) {
+            return Err(Unknown(format!("Content-Type: {whole}")).into());
+        }
+        names.push(name);
+    }
+    let trimmed = media_type.trim();
+    Ok(Some(if trimmed.chars().any(|c| c.is_ascii_uppercase()) {
+        trimmed.to_ascii_lowercase().into()
+    } else {
+        trimmed.into()
+    }))
 }
 
 fn parameters(query: &str) -> Result<BTreeMap<String, String>> {

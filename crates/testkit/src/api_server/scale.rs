@@ -94,7 +94,7 @@ impl Server {
             None if is_apply(request) => {
                 self.apply_scale(store, now, request, key.kind, (&is, &*old))?
             }
-            None => match Style::of(key.kind, request.call.content_type)? {
+            None => match Style::of(key.kind, request.media_type.as_deref())? {
                 Style::Strategic => {
                     return Err(Unknown("a strategic merge patch of a scale".to_owned()).into());
                 }

@@ -244,8 +244,17 @@ impl Server {
         if verb == Verb::Create && kind.is_namespaced() && namespace.is_none() {
             return Err(Refusal::method_not_allowed());
         }
-        if matches!(verb, Verb::Create | Verb::Update | Verb::Patch) {
-            request.check_manager()?;
+        match verb {
+            Verb::Create | Verb::Patch => {
+                Self::check_media_type(&request, kind)?;
+                request.check_manager()?;
+            }
+            // In an update the parameters are checked first.
+            Verb::Update => {
+                request.check_manager()?;
+                Self::check_media_type(&request, kind)?;
+            }
+            _ => {}
         }
         let (code, object) = match verb {
             Verb::Get => (200, self.get(store, &request, &key, part)?),

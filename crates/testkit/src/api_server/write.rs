@@ -260,24 +260,29 @@ impl Server {
         Ok(object)
     }
 
+    /// Fails if the body of a write has an unknown media type.
+    pub(super) fn check_media_type(request: &Request<'_>, kind: Kind) -> Result<()> {
+        if request.call.method == http::Method::PATCH {
+            if !fields::is_apply(request) {
+                Style::of(kind, request.media_type.as_deref())?;
+            }
+            return Ok(());
+        }
+        match request.media_type.as_deref() {
+            None | Some("application/json") => Ok(()),
+            Some(
+                other @ ("application/yaml"
+                | "application/vnd.kubernetes.protobuf"
+                | "application/cbor"),
+            ) => Err(Unknown(format!("Content-Type: {other}")).into()),
+            Some(_) => Err(Refusal::unsupported_media_type(
+                "application/json, application/yaml, application/vnd.kubernetes.protobuf",
+            )),
+        }
+    }
+
     /// Parses the body as this kind.
     fn body(&self, store: &Store, request: &Request<'_>, kind: Kind) -> Result<Value> {
-        match request.call.content_type {
-            Some("application/json") => {}
-            Some(
-                "application/yaml" | "application/vnd.kubernetes.protobuf" | "application/cbor",
-            )
-            | None => {
-                return Err(
-                    Unknown(format!("Content-Type: {:?}", request.call.content_type)).into(),
-                );
-            }
-            Some(_) => {
-                return Err(Refusal::unsupported_media_type(
-                    "application/json, application/yaml, application/vnd.kubernetes.protobuf",
-                ));
-            }
-        }
         let info = kind.info();
         let mut object = request.json().map_err(|error| {
             Refusal::bad_request(format!(
@@ -350,7 +355,7 @@ impl Server {
             };
         }
         let mut new = if request.call.method == http::Method::PATCH {
-            let style = Style::of(key.kind, request.call.content_type)?;
+            let style = Style::of(key.kind, request.media_type.as_deref())?;
             if store.release >= Release::V1_37
                 && serde_json::from_slice::<IgnoredAny>(request.call.body).is_err()
             {
@@ -641,11 +646,7 @@ pub(super) fn check_namespace(object: &mut Value, key: &Key) -> Result<()> {
                 "the namespace of the provided object does not match the namespace sent on the request",
             ));
         }
-        _ => strategy::keep(
-            metadata,
-            "namespace",
-            metadata.get("namespace").cloned().as_ref(),
-        ),
+        Some(_) => {}
     }
     Ok(())
 }

@@ -246,7 +246,7 @@ pub fn keep_times(new: &mut Value, old: &Value) {
 /// Returns whether the request is a server-side apply.
 pub fn is_apply(request: &Request<'_>) -> bool {
     *request.call.method == http::Method::PATCH
-        && request.call.content_type == Some("application/apply-patch+yaml")
+        && request.media_type.as_deref() == Some("application/apply-patch+yaml")
 }
 
 impl Request<'_> {
