@@ -14,6 +14,7 @@ mod selectors;
 mod side;
 mod special;
 mod steps;
+mod writes;
 
 use std::{
     collections::BTreeMap,

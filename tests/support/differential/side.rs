@@ -122,20 +122,35 @@ pub enum Events {
 impl Side {
     /// Sends a request. Returns the status code and the body; a body that is not JSON becomes a string.
     pub async fn send(&mut self, sent: &Sent, user: User<'_>) -> (u16, Value) {
+        let (code, _, body) = self.send_warned(sent, user).await;
+        (code, body)
+    }
+
+    /// Sends a request. Returns its warnings as well.
+    pub async fn send_warned(&mut self, sent: &Sent, user: User<'_>) -> (u16, Vec<String>, Value) {
         match self {
             Self::Real(client) => {
                 let answer = client.send(request(sent, user)).await.unwrap();
                 let code = answer.status().as_u16();
+                let warnings = answer.headers().get_all("Warning").iter();
+                let warnings = warnings.map(|it| it.to_str().unwrap().to_owned()).collect();
                 let mut body = whole_body(answer.into_body()).await;
                 if let Some(items) = body.get_mut("items").and_then(Value::as_array_mut) {
                     items.retain(|item| !is_its_own(item));
                 }
-                (code, body)
+                (code, warnings, body)
             }
             Self::Simulated(simulated) => match simulated.send(sent, user) {
-                Ok(Answer::Whole { code, body, .. }) => (code, body),
+                Ok(Answer::Whole {
+                    code,
+                    headers,
+                    body,
+                }) => {
+                    let warnings = headers.into_iter().filter(|(name, _)| *name == "Warning");
+                    (code, warnings.map(|(_, text)| text).collect(), body)
+                }
                 Ok(Answer::Watch(_)) => panic!("{} is a watch", sent.path),
-                Err(unknown) => (0, Value::String(unknown)),
+                Err(unknown) => (0, Vec::new(), Value::String(unknown)),
             },
         }
     }
