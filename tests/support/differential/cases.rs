@@ -536,6 +536,32 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
             )],
         ),
         (
+            "a deletion of an Event takes all finalizers of the garbage collector away",
+            vec![
+                create(
+                    Kind::CoreEvent,
+                    &json!({ "metadata": { "finalizers": ["foregroundDeletion"] } }),
+                ),
+                step(
+                    Kind::CoreEvent,
+                    Act::Delete {
+                        options: json!({ "propagationPolicy": "Foreground" }),
+                        base: Base {
+                            uid: Which::Current,
+                            version: Which::Current,
+                        },
+                    },
+                ),
+                step(
+                    Kind::CoreEvent,
+                    Act::Delete {
+                        options: json!({ "propagationPolicy": "Orphan" }),
+                        base: UNSAID,
+                    },
+                ),
+            ],
+        ),
+        (
             "a deletion that takes another one's finalizer away, of one version",
             vec![
                 create(FOO, &json!({})),

@@ -197,15 +197,14 @@ fn check_preconditions(key: &Key, asked: &Value, old: &Value) -> Result<()> {
 
 /// Returns the finalizers of an object after a deletion with this policy.
 fn finalizers_to_be(kind: Kind, had: &[&str], policy: Option<&str>) -> Vec<String> {
-    if kind.stored() == Kind::Event {
-        return had.iter().map(|name| (*name).to_owned()).collect();
-    }
     let theirs = || {
         had.iter()
             .find(|name| matches!(**name, ORPHAN | FOREGROUND))
             .copied()
     };
     let ours = match policy {
+        // An Event has no dependents.
+        _ if kind.stored() == Kind::Event => None,
         Some("Orphan") => Some(ORPHAN),
         Some("Foreground") => Some(FOREGROUND),
         Some(_) => None,
