@@ -199,6 +199,7 @@ fn deployment(change: impl FnOnce(&mut Value)) -> Value {
 }
 
 /// Returns valid and invalid bodies of a Deployment.
+#[allow(clippy::too_many_lines, reason = "a list of bodies")]
 fn deployments() -> Vec<Value> {
     let spec = |field: &str, value: Value| deployment(|it| it["spec"][field] = value);
     let pod =

@@ -157,8 +157,8 @@ async fn addresses_of_services_change_alike() {
                 (Method::PUT, "", JSON, &whole),
                 (Method::PATCH, "?fieldManager=x&force=true", APPLY, &whole),
             ] {
-                let path = format!("{one}{query}");
-                let (code, answer) = same_of(&mut sides, method, &path, style, body).await;
+                let url = format!("{one}{query}");
+                let (code, answer) = same_of(&mut sides, method, &url, style, body).await;
                 // A null of an apply is kept, and no text.
                 assert!(code == expected || style == APPLY, "{body}: {answer}");
             }

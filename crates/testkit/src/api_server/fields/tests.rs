@@ -117,6 +117,7 @@ fn an_object_that_does_not_exist_has_the_types_of_its_kind() {
             definition: None,
             version: kind.api_version(),
             now: String::new(),
+            release: Release::default(),
         };
         let checked = validate(scope.own().unwrap(), &scope.empty(), true);
         assert_eq!(checked, Ok(()), "{kind:?}");
