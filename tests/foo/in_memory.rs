@@ -157,8 +157,8 @@ fn created(object: &str) -> Value {
     object
 }
 
-/// Server-side applies of kubectl have the same results: those of a first and of another manager, conflicts, and the takeover of
-/// an object of a client-side apply.
+/// Server-side applies of kubectl have the same results: by the first and by another manager, with conflicts, and after a client-side
+/// apply.
 #[tokio::test]
 async fn kubectl_applies_the_same() {
     let (memory, real, namespace) = both("memory-applies").await;

@@ -1,4 +1,4 @@
-//! Judges of Foos, beside those of any operator.
+//! Judges of Foos, besides the judges of any operator.
 
 mod asked;
 mod audit;

@@ -109,7 +109,7 @@ fn act(plan: &mut Plan, at: u64, deed: Deed) {
     plan.act(ms(at), Action::user(deed));
 }
 
-/// Returns the faults of any operator, and those of Foos in between. The order decides between steps at the same time.
+/// Returns the faults of any operator, with the faults of Foos in between. The order decides between steps at the same time.
 pub fn faults() -> Vec<&'static Kind> {
     let with_those_after = |one: &'static Kind| {
         let ours = FAULTS.iter().filter(|(before, _)| *before == one.name);

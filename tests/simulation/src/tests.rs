@@ -25,7 +25,7 @@ use super::{
     users::{Deed, LEASE, NAMESPACE, SYSTEM},
 };
 
-/// Makes the operators of the repository those of this process.
+/// Registers the operators of the repository in this process.
 fn register() {
     Programs::of_repository(&Foo, REPOSITORY, []).register();
 }

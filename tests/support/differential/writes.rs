@@ -1,5 +1,5 @@
 //! Comparison of writes that clients seldom send: repeated owners, namespaces of objects without one, addresses of Services, media
-//! types with parameters, and quantities in other than the canonical form.
+//! types with parameters, and quantities that are not canonical.
 
 use operator_testkit::{
     api_server::{Kind, Method},
