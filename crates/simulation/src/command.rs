@@ -40,16 +40,22 @@ pub fn of_repository(
     run(Programs::of_repository(main, repository, others))
 }
 
-fn run(programs: Programs) -> ExitCode {
+fn run(these: Programs) -> ExitCode {
     let arguments = arguments().get_matches();
     match arguments.get_one::<String>("program") {
-        None => programs.register(),
+        None => these.register(),
         Some(name) => {
-            let Some(one) = programs.only(name) else {
+            let Some(one) = these.only(name) else {
                 eprintln!("no operator is named {name:?}");
                 return ExitCode::FAILURE;
             };
             one.register();
+        }
+    }
+    for program in programs().all() {
+        if let Err(why) = program.check() {
+            eprintln!("{}: {why}", program.app().name);
+            return ExitCode::FAILURE;
         }
     }
     single(&arguments).unwrap_or_else(|| judge_all(&arguments))

@@ -27,7 +27,7 @@
 //!
 //! # Determinism of the author's code
 //!
-//! - The time of day, random numbers and variables come from the runtime: `View::now`, `Host`.
+//! - The time of day, random numbers and variables come from the runtime: `operator_runtime::View::now`, `Host`.
 //! - No threads, no blocking tasks, no sockets, no files. Systems outside the cluster are behind a trait, which [`Outside`] implements.
 //! - The order of a `HashMap` reaches no request, no log line and no decision. A `select!` is `biased`.
 //! - No state is in statics: all replicas live in one process.

@@ -38,6 +38,11 @@ pub trait Program: fmt::Debug + Send + Sync {
     /// Judges everything except leadership and the end of processes.
     fn judge(&self, case: &Case<'_>, found: &mut Vec<Violation>);
 
+    /// Checks the program before all runs.
+    fn check(&'static self) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Returns the scripts, for faults at every place.
     fn scripts(&'static self) -> Vec<Script> {
         Vec::new()

@@ -1,4 +1,5 @@
-//! A small controller on a control plane in memory: it sets the status of each `Shirt`. No cluster is needed, and time flies.
+//! A controller of kube-rs on a control plane in memory: each `Shirt` gets a `ConfigMap`, and has a finalizer. No cluster is needed,
+//! and time flies.
 
 #![allow(
     clippy::unwrap_used,
@@ -6,97 +7,109 @@
     reason = "an example whose user reads what it prints, and which fails by panicking"
 )]
 
-use futures::TryStreamExt as _;
+use std::{future, sync::Arc, time::Duration};
+
+use futures::StreamExt as _;
+use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
-    Api, Client, ResourceExt as _,
-    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
-    core::GroupVersionKind,
+    Api, Client, CustomResource, CustomResourceExt as _, Resource as _, ResourceExt as _,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+    runtime::{
+        Controller,
+        controller::Action,
+        finalizer::{Error, Event, finalizer},
+        watcher,
+    },
 };
 use operator_testkit::{ADMIN, ControlPlane, Scripted};
-use serde_json::{Value, json};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-fn crd() -> Value {
-    json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": { "name": "shirts.example.com" },
-        "spec": {
-            "group": "example.com", "scope": "Namespaced", "names": { "kind": "Shirt", "plural": "shirts" },
-            "versions": [{
-                "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
-                "schema": { "openAPIV3Schema": {
-                    "type": "object",
-                    "properties": {
-                        "spec": { "type": "object", "properties": { "size": { "type": "string", "default": "M" } } },
-                        "status": { "type": "object", "properties": { "sewn": { "type": "string" } } },
-                    },
-                } },
-            }],
-        },
-    })
+#[derive(CustomResource, Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[kube(group = "example.com", version = "v1", kind = "Shirt", namespaced)]
+struct ShirtSpec {
+    size: String,
 }
 
-fn resource() -> ApiResource {
-    ApiResource::from_gvk_with_plural(
-        &GroupVersionKind::gvk("example.com", "v1", "Shirt"),
-        "shirts",
-    )
-}
+const ROLE: &str = "
+kind: ClusterRole
+rules:
+  - { apiGroups: [example.com], resources: [shirts], verbs: [list, watch, patch] }
+  - { apiGroups: [''], resources: [configmaps], verbs: [list, watch, create, patch] }
+";
 
-/// The controller: watches shirts, and writes their status. A failed write is tried again.
-async fn controller(client: Client) {
-    let shirts: Api<DynamicObject> = Api::namespaced_with(client, "default", &resource());
-    let mut events = std::pin::pin!(shirts.watch(&WatchParams::default(), "0").await.unwrap());
-    while let Some(event) = events.try_next().await.unwrap() {
-        let (WatchEvent::Added(shirt) | WatchEvent::Modified(shirt)) = event else {
-            continue;
+async fn reconcile(shirt: Arc<Shirt>, client: Arc<Client>) -> Result<Action, Error<kube::Error>> {
+    let namespace = shirt.namespace().unwrap_or_default();
+    let shirts: Api<Shirt> = Api::namespaced((*client).clone(), &namespace);
+    let maps: Api<ConfigMap> = Api::namespaced((*client).clone(), &namespace);
+    finalizer(&shirts, "example.com/tailor", shirt, |event| async {
+        let Event::Apply(shirt) = event else {
+            return Ok(Action::await_change());
         };
-        let sewn = &shirt.data["spec"]["size"];
-        if shirt.data["status"]["sewn"] == *sewn {
-            continue;
-        }
-        let status = Patch::Merge(json!({ "status": { "sewn": sewn } }));
-        while let Err(error) = shirts
-            .patch_status(&shirt.name_any(), &PatchParams::default(), &status)
-            .await
-        {
-            println!("trying again: {error}");
-        }
-    }
+        let map = ConfigMap {
+            metadata: ObjectMeta {
+                name: shirt.metadata.name.clone(),
+                owner_references: shirt.controller_owner_ref(&()).map(|owner| vec![owner]),
+                ..ObjectMeta::default()
+            },
+            data: Some([("size".to_owned(), shirt.spec.size.clone())].into()),
+            ..ConfigMap::default()
+        };
+        let params = PatchParams::apply("tailor").force();
+        maps.patch(&shirt.name_any(), &params, &Patch::Apply(map))
+            .await?;
+        Ok(Action::await_change())
+    })
+    .await
+}
+
+fn error_policy(_: Arc<Shirt>, error: &Error<kube::Error>, _: Arc<Client>) -> Action {
+    println!("trying again: {error}");
+    Action::requeue(Duration::from_secs(5))
 }
 
 #[tokio::main(flavor = "current_thread", start_paused = true)]
-async fn main() {
+pub async fn main() {
     let plane = ControlPlane::new();
-    plane.install(&crd()).unwrap();
     plane
-        .grant(
-            "tailor",
-            "{ kind: ClusterRole, rules: [{ apiGroups: [example.com], resources: [shirts, shirts/status], verbs: [list, watch, patch] }] }",
-        )
+        .install(&serde_json::to_value(Shirt::crd()).unwrap())
         .unwrap();
-    // The first write of the status fails once.
-    plane.next("patch", "shirts/status", Scripted::Code(503));
-    tokio::spawn(controller(plane.client("tailor")));
+    plane.grant("tailor", ROLE).unwrap();
+    // The first write of a ConfigMap fails.
+    plane.next("patch", "configmaps", Scripted::Code(503));
+    let client = plane.client("tailor");
+    let controller = Controller::new(
+        Api::<Shirt>::all(client.clone()),
+        watcher::Config::default(),
+    )
+    .owns(
+        Api::<ConfigMap>::all(client.clone()),
+        watcher::Config::default(),
+    )
+    .run(reconcile, error_policy, Arc::new(client));
+    tokio::spawn(controller.for_each(|_| future::ready(())));
 
-    let shirts: Api<DynamicObject> =
-        Api::namespaced_with(plane.client(ADMIN), "default", &resource());
-    let mut shirt = DynamicObject::new("blue", &resource());
-    shirt.data = json!({ "spec": {} });
+    let shirts: Api<Shirt> = Api::namespaced(plane.client(ADMIN), "default");
+    let spec = ShirtSpec {
+        size: "M".to_owned(),
+    };
+    let shirt = Shirt::new("blue", spec);
     shirts.create(&PostParams::default(), &shirt).await.unwrap();
-    plane.settle().await;
+    // Longer than the pause before the second attempt.
+    plane.settle_for(Duration::from_secs(10)).await;
+    let map = plane.get("configmaps", "default", "blue").unwrap();
+    assert_eq!(map["data"]["size"], "M");
 
+    shirts
+        .delete("blue", &DeleteParams::default())
+        .await
+        .unwrap();
+    plane.settle().await;
+    assert!(plane.get("shirts.example.com", "default", "blue").is_none());
+    assert!(plane.get("configmaps", "default", "blue").is_none());
     for change in plane.history("shirts.example.com") {
-        let status = change
-            .after
-            .map_or(Value::Null, |after| after["status"].clone());
-        println!(
-            "version {} by {}: status {status}",
-            change.version, change.by
-        );
+        println!("version {} by {}", change.version, change.by);
     }
-    assert_eq!(
-        plane.get("shirts.example.com", "default", "blue").unwrap()["status"]["sewn"],
-        "M"
-    );
+    // A watcher tries again after a response that is not modelled.
     assert!(plane.not_modelled().is_empty());
 }

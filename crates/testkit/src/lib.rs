@@ -15,6 +15,10 @@
     reason = "a test fails by panicking, and shows a log then"
 )]
 
+// A unit test includes the example, which names the crate.
+#[cfg(test)]
+extern crate self as operator_testkit;
+
 pub mod api_server;
 pub mod cluster;
 pub mod collector;

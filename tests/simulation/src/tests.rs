@@ -522,3 +522,23 @@ fn shrinking_keeps_the_named_api_server() {
     assert_eq!((least.steps.len(), least.servers), (1, 3));
     assert_eq!(least.settings.workers, 1);
 }
+
+/// Without a valid object, all runs would pass.
+#[test]
+fn values_that_no_object_may_have_are_reported() {
+    let valid = of_an_author();
+    assert_eq!(valid.check(), Ok(()));
+    let mut crd = serde_json::to_value(valid.crds().remove(0)).unwrap();
+    let name = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/deploymentName";
+    crd.pointer_mut(name).unwrap()["pattern"] = "^[0-9]+$".into();
+    let operator = Operator::new(&foo_controller::APP, |program, place| {
+        Foo.build(program, place);
+    });
+    let operator = operator.subject(serde_json::from_value(crd).unwrap(), Unreached);
+    let operator: &'static Operator = Box::leak(Box::new(operator));
+    let why = operator.check().unwrap_err();
+    assert!(
+        why.contains("foos") && why.contains("spec.deploymentName"),
+        "{why}"
+    );
+}

@@ -30,3 +30,12 @@ async fn invalid_crds_are_rejected_alike() {
         .unwrap();
     assert!(report.differences.is_empty(), "{report}");
 }
+
+/// A comparison deletes the CRD at its end.
+#[tokio::test]
+async fn a_crd_that_exists_is_not_compared() {
+    super::install(&CLUSTER).await;
+    let client = super::client(&CLUSTER).await;
+    let refused = compare(&client, &super::definition(), &Options::default()).await;
+    assert!(refused.unwrap_err().contains("already"));
+}

@@ -44,7 +44,8 @@ pub trait Subject: Send + Sync + 'static {
     fn settled(&self, object: &Self::Object, view: &View<'_>) -> Verdict;
 
     /// Checks that nothing is left of a deleted object: at its deletion by the operator, and at the end of a run. The garbage
-    /// collector deletes the owned objects, so only systems outside the cluster need a check.
+    /// collector deletes the owned objects, so only systems outside the cluster need a check. `owned` and `condition` of the view find
+    /// nothing, because the object no longer exists.
     ///
     /// # Errors
     /// A description of the remains.
@@ -52,7 +53,8 @@ pub trait Subject: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Checks a rule at each change: of an object, or of a system outside the cluster. Faults do not excuse a violation.
+    /// Checks a rule at each change: of an object of any kind, or of a system outside the cluster. Faults do not excuse a violation.
+    /// The `key` of a view is the changed object, or empty. `owned` and `condition` find nothing: use `all`, `get` and `outside`.
     ///
     /// # Errors
     /// A description of the violation.
@@ -60,7 +62,9 @@ pub trait Subject: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Draws a value for a field of the spec, such as `spec.secretName`. `None`: a value that the schema permits.
+    /// Draws a value for a field of the spec, such as `spec.secretName`, or `spec.ports[].name` in a list. `None`: a value by the
+    /// schema of the first version of the CRD, by types, enums, bounds and lengths alone. So a field with a `pattern`, a `format` or a
+    /// rule needs a value. The simulation does not begin if all drawn objects are invalid.
     ///
     /// A field that names another object needs few names, so that the object exists.
     fn values(&self, _field: &str, _draw: &mut Draws) -> Option<Value> {
@@ -68,7 +72,8 @@ pub trait Subject: Send + Sync + 'static {
     }
 
     /// Draws objects that the operator reads, and that users create, change and delete, such as Secrets. Each draw returns the same
-    /// names, with other contents.
+    /// names, with other contents. Only built-in kinds are supported, in the namespace of the reconciled objects. An operator that
+    /// watches custom resources of another operator needs a [`Program`](crate::program::Program) of its own.
     fn others(&self, _draw: &mut Draws) -> Vec<Value> {
         Vec::new()
     }

@@ -33,7 +33,7 @@ pub struct Operator {
 
 impl Operator {
     /// An operator whose `build` declares the controllers, in every replica. A system outside the cluster is
-    /// [`place.outside()`](Place::outside).
+    /// [`place.outside()`](Place::outside). The settings of the program are not read: this function passes fixed ones.
     pub fn new(
         app: &'static App,
         build: impl Fn(&mut Builder, &Place<'_>) + Send + Sync + 'static,
@@ -55,8 +55,7 @@ impl Operator {
         self
     }
 
-    /// Limits the permissions of the replicas to these rules, in YAML: `ClusterRole` and `Role` documents, such as the
-    /// output of the
+    /// Limits the permissions of the replicas to these rules, in YAML: `ClusterRole` and `Role` documents, such as the output of the
     /// command `rbac`. Without rules, they have all permissions. Permissions for Leases and Events need not be listed.
     ///
     /// # Panics
@@ -116,6 +115,10 @@ impl Program for Operator {
 
     fn judge(&self, case: &Case<'_>, found: &mut Vec<Violation>) {
         judge::subject::judge(self, case, found);
+    }
+
+    fn check(&'static self) -> Result<(), String> {
+        users::check(self)
     }
 
     fn types(&self) -> Option<&'static [(&'static str, &'static str)]> {

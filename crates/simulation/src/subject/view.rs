@@ -14,7 +14,8 @@ use crate::outside::{States, System};
 /// Objects by the keys of the store.
 pub(crate) type Objects = BTreeMap<api_server::Key, Arc<Value>>;
 
-/// The stored objects and the systems outside the cluster at a moment, seen from one object.
+/// The stored objects and the systems outside the cluster at a moment, seen from one object. A reconciler gets another type of this
+/// name, `operator_runtime::View`.
 pub struct View<'a> {
     key: Key,
     uid: String,

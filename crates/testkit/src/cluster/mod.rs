@@ -365,7 +365,9 @@ fn built(program: &str) -> PathBuf {
     let folders = this.ancestors().skip(1).take(2);
     let mut paths = folders.map(|folder| folder.join(program));
     paths.find(|path| path.exists()).unwrap_or_else(|| {
-        panic!("no {program}: `cargo test` does not build it, `make test-built` does")
+        panic!(
+            "no {program}: run `make test-built`, or `cargo build --workspace --bins --examples`"
+        )
     })
 }
 

@@ -121,12 +121,11 @@ impl fmt::Display for Report {
 
 /// Compares a real API server with the control plane in memory, by requests for the objects of a CRD.
 ///
-/// The CRD is created in both, and deleted from the real one at the end. `real` needs all rights. The control plane in memory
-/// imitates its version.
+/// The CRD is created in both, and deleted from the real one at the end. Its objects `a` and `b` are written and deleted, in the
+/// namespace `default` if it is namespaced. `real` needs all rights. The control plane in memory imitates its version.
 ///
 /// # Errors
-/// The real API server cannot be reached, has a version that is not in [`Release`], or rejects the CRD in another way than the
-/// control plane in memory.
+/// The real API server cannot be reached, has a version that is not in [`Release`], or has a CRD of this name already.
 pub async fn compare(
     real: &kube::Client,
     crd: &Value,
@@ -141,13 +140,24 @@ pub async fn compare(
     };
     let name = crd["metadata"]["name"].as_str().unwrap_or_default();
     let path = format!("{CRDS}/{name}");
-    run.same(&Sent::create(CRDS, crd)).await?;
-    let accepted = run.sides[0].send(&Sent::get(&path)).await?.0 == 200;
-    if accepted {
-        let result = run.objects(crd, options).await;
-        run.sides[0].send(&Sent::delete(&path)).await?;
-        result?;
+    if run.sides[0].send(&Sent::get(&path)).await?.0 != 404 {
+        return Err(format!(
+            "the API server has the CRD {name} already, and a comparison would delete it with its objects"
+        ));
     }
+    run.same(&Sent::create(CRDS, crd)).await?;
+    let has = |code: u16| code == 200;
+    let is_real = has(run.sides[0].send(&Sent::get(&path)).await?.0);
+    let is_simulated = has(run.sides[1].send(&Sent::get(&path)).await?.0);
+    let result = if is_real && is_simulated {
+        run.objects(crd, options).await
+    } else {
+        Ok(())
+    };
+    if is_real {
+        run.sides[0].send(&Sent::delete(&path)).await?;
+    }
+    result?;
     run.report.not_modelled =
         run.plane
             .not_modelled()

@@ -312,7 +312,7 @@ impl ControlPlane {
     }
 
     /// Scripts the answer to the next request with this verb (such as `patch`) for this resource (such as `deployments` or
-    /// `shirts/status`). Several answers for the same requests are given in order.
+    /// `shirts/status`), both as in a role: without the group. Several answers for the same requests are given in order.
     pub fn next(&self, verb: &str, resource: &str, answer: Scripted) {
         self.state()
             .scripted
@@ -330,12 +330,15 @@ impl ControlPlane {
         while let Ok(Ok(())) = tokio::time::timeout(quiet, requests.changed()).await {}
     }
 
-    /// Returns an object, or nothing. `resource` is plural and has the group, such as `shirts.example.com` or `services`.
-    /// Events have the form of `events.k8s.io/v1`.
+    /// Returns an object, or nothing. `resource` is plural and has the group, such as `deployments.apps` or `services`. Events have
+    /// the form of `events.k8s.io/v1`.
+    ///
+    /// # Panics
+    /// The resource is not served.
     #[must_use]
     pub fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
         let state = self.state();
-        let kind = state.kind(resource)?;
+        let kind = state.served(resource);
         state
             .store
             .get(&Key::new(kind, namespace, name))
@@ -351,8 +354,7 @@ impl ControlPlane {
     pub fn put(&self, resource: &str, namespace: &str, name: &str, object: Option<Value>) {
         let now = self.now();
         let mut state = self.state();
-        let kind = state.kind(resource);
-        let kind = kind.unwrap_or_else(|| panic!("no resource {resource}"));
+        let kind = state.served(resource);
         let State {
             store,
             server,
@@ -395,13 +397,16 @@ impl ControlPlane {
         self.shared.requests.send_modify(|count| *count += 1);
     }
 
-    /// Returns all changes of the objects of a resource, the oldest first.
+    /// Returns all changes of the objects of a resource, the oldest first. The resource is named as in [`get`](Self::get).
+    ///
+    /// # Panics
+    /// The resource is not served.
     #[must_use]
     pub fn history(&self, resource: &str) -> Vec<Change> {
         let state = self.state();
-        let kind = state.kind(resource);
+        let kind = state.served(resource);
         let revisions = state.store.history().iter();
-        let revisions = revisions.filter(|one| Some(one.key.kind) == kind);
+        let revisions = revisions.filter(|one| one.key.kind == kind);
         revisions
             .map(|one| Change {
                 version: one.version,
@@ -467,10 +472,14 @@ impl ControlPlane {
 }
 
 impl State {
-    fn kind(&self, resource: &str) -> Option<Kind> {
+    /// Returns the kind of a resource. Panics if it is not served.
+    fn served(&self, resource: &str) -> Kind {
         let mut kinds = Kind::BUILT_IN.iter().chain(self.store.custom_kinds());
         let kind = kinds.find(|kind| kind.resource() == resource);
-        kind.map(|kind| kind.stored())
+        kind.map_or_else(
+            || panic!("no resource {resource}, which needs its group, such as deployments.apps"),
+            |kind| kind.stored(),
+        )
     }
 }
 

@@ -496,3 +496,19 @@ async fn selectable_fields_are_not_modelled() {
     plane.install(&crd).unwrap();
     assert_eq!(get(&plane), 501);
 }
+
+/// The example of README: kube's `Controller`, with a finalizer, server-side apply and the garbage collector.
+#[allow(dead_code, reason = "a program of its own")]
+#[path = "../../examples/control_plane.rs"]
+mod example;
+
+#[test]
+fn the_controller_of_the_example_works() {
+    example::main();
+}
+
+#[test]
+#[should_panic(expected = "no resource deployments, which needs its group")]
+fn a_resource_without_its_group_is_reported() {
+    _ = plane().get("deployments", "default", "a");
+}
