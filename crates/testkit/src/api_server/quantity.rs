@@ -60,6 +60,7 @@ enum Failure {
 const WRONG_FORM: Failure = Failure::Wrong(
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'",
 );
+const WRONG_NUMBER: Failure = Failure::Wrong("unable to parse numeric part of quantity");
 const WRONG_SUFFIX: Failure = Failure::Wrong("unable to parse quantity's suffix");
 
 /// Replaces all quantities in the spec of a workload by their canonical form.
@@ -133,11 +134,17 @@ fn walk(
 fn canonical(kind: Kind, value: &Value, scale: i64) -> Result<String> {
     let text = match value {
         Value::Null => "0".to_owned(),
-        Value::String(text) => text.trim().to_owned(),
-        // Go reads the text of the number, which is lost here: `1.0` may have been `1e0`, which is formatted differently.
+        // Go trims the text as it is in JSON, where these characters are escaped.
+        Value::String(text) => {
+            let is_space = |c: char| c.is_whitespace() && !c.is_ascii_control();
+            text.trim_matches(is_space).to_owned()
+        }
+        // Go reads the text of the number, which is lost here: `1.0` may have been `1e0`, and `1.5` may have been `1.500`, which are
+        // formatted differently.
         Value::Number(number) if number.is_f64() => {
             let text = number.to_string();
-            if text.contains('e') || text.ends_with(".0") {
+            let is_large = number.as_f64().is_none_or(|number| number.abs() >= 1.0);
+            if is_large || text.contains('e') || text.ends_with(".0") {
                 return Err(Unknown(format!("the quantity {text} as a number")).into());
             }
             text
@@ -199,7 +206,7 @@ fn suffix(text: &str) -> std::result::Result<(i64, Format), Failure> {
     }
     let digits = text.strip_prefix(['e', 'E']).ok_or(WRONG_SUFFIX)?;
     let exponent: i64 = digits.parse().map_err(|_| WRONG_SUFFIX)?;
-    if exponent.abs() > 1000 {
+    if !(-1000..=1000).contains(&exponent) {
         return Err(Failure::TooLarge);
     }
     Ok((exponent, Format::Exponent))
@@ -255,6 +262,9 @@ impl Quantity {
                 format,
                 text: (is_canonical || text == "0").then(|| text.to_owned()),
             });
+        }
+        if number.trim_start_matches('.').is_empty() {
+            return Err(WRONG_NUMBER);
         }
         if scale < NANO && mantissa != 0 {
             mantissa = divided(mantissa, NANO - scale);
@@ -413,11 +423,17 @@ mod tests {
             ("+5", "+5"),
             ("007", "007"),
             ("1.500", "1.500"),
+            ("k", "0"),
+            (".", "0"),
+            ("-Ki", "0"),
+            ("1e9223372036854775807", "too large"),
+            ("1e-9223372036854775808", "too large"),
         ] {
             assert_eq!(shown(text), canonical, "{text}");
         }
         for text in [
-            "", "x", "1.2.3", "1 Gi", "1G i", "1,5", "1ki", "1KiB", "1e", "1ee5", "--1",
+            "", "x", "1.2.3", "1 Gi", "1G i", "1,5", "1ki", "1KiB", "1e", "1ee5", "--1", "\t1",
+            "Ei", ".Ei", "-Ei", "e-10",
         ] {
             assert!(shown(text).starts_with("error"), "{text}: {}", shown(text));
         }
