@@ -40,6 +40,11 @@ pub fn fill(kind: Kind, object: &mut Value) -> Result<()> {
     Ok(())
 }
 
+pub fn is_key(key: &str) -> bool {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    !key.is_empty() && key.chars().all(is_fine)
+}
+
 /// Validates the keys.
 pub fn check(object: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
@@ -49,8 +54,7 @@ pub fn check(object: &Value) -> Vec<Cause> {
             .into_iter()
             .flat_map(|all| all.keys())
         {
-            let is_fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-            if key.is_empty() || !key.chars().all(is_fine) {
+            if !is_key(key) {
                 causes.push(Cause::invalid(
                     &format!("{map}[{key}]"),
                     json!(key),

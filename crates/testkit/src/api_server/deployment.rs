@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     metadata,
-    pod::{self, check_template, default, known, negative},
+    pod::{self, check_template, default, known, legal, negative, one_of},
     status::{Cause, Result},
 };
 
@@ -31,6 +31,12 @@ pub fn fill(object: &mut Value) -> Result<()> {
     default(spec, "strategy", json!({}));
     let strategy = &mut spec["strategy"];
     default(strategy, "type", json!("RollingUpdate"));
+    one_of(strategy, "type", &["RollingUpdate", "Recreate"])?;
+    for field in ["maxUnavailable", "maxSurge"] {
+        // A pointer: an empty text is not a missing one.
+        let value = &strategy["rollingUpdate"][field];
+        legal(value != "", field, value)?;
+    }
     if strategy["type"] == "RollingUpdate" {
         default(strategy, "rollingUpdate", json!({}));
         default(

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    pod::{check_template, default, fill_template, known},
+    pod::{check_template, default, fill_template, known, one_of},
     request::Unknown,
     status::{Cause, Result},
 };
@@ -26,6 +26,15 @@ pub fn fill(object: &mut Value) -> Result<()> {
             "podReplacementPolicy",
         ],
     )?;
+    // These are pointers: an empty text is not a missing one.
+    for (field, texts) in [
+        ("completionMode", &["NonIndexed"][..]),
+        ("podReplacementPolicy", &["TerminatingOrFailed", "Failed"]),
+    ] {
+        if !spec[field].is_null() {
+            one_of(spec, field, texts)?;
+        }
+    }
     if spec["parallelism"].is_null() {
         default(spec, "completions", json!(1));
     }

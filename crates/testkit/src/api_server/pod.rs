@@ -1,9 +1,11 @@
 //! Defaults and validation of the pods of a workload.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{
-    metadata,
+    contents, metadata,
     quantity::Quantity,
     request::Unknown,
     status::{Cause, Result},
@@ -13,10 +15,24 @@ use super::{
 const SOURCES: [&str; 3] = ["fieldRef", "configMapKeyRef", "secretKeyRef"];
 /// Resources of a container that are modelled.
 const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+/// Fields of a pod that a variable may have (`validEnvDownwardAPIFieldPathExpressions`).
+const PATHS: [&str; 9] = [
+    "metadata.name",
+    "metadata.namespace",
+    "metadata.uid",
+    "spec.nodeName",
+    "spec.serviceAccountName",
+    "status.hostIP",
+    "status.hostIPs",
+    "status.podIP",
+    "status.podIPs",
+];
+/// Protocols of a port.
+pub const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 
-/// Sets a missing field.
+/// Sets a field that is missing, or an empty text.
 pub fn default(value: &mut Value, field: &str, to: Value) {
-    if value[field].is_null() {
+    if value[field].is_null() || value[field] == "" {
         value[field] = to;
     }
 }
@@ -47,6 +63,20 @@ pub fn fill_template(spec: &mut Value) -> Result<()> {
     default(pod, "dnsPolicy", json!("ClusterFirst"));
     default(pod, "securityContext", json!({}));
     default(pod, "schedulerName", json!("default-scheduler"));
+    one_of(pod, "restartPolicy", &["Always", "OnFailure", "Never"])?;
+    one_of(
+        pod,
+        "dnsPolicy",
+        &["ClusterFirst", "ClusterFirstWithHostNet", "Default"],
+    )?;
+    let seconds = &pod["terminationGracePeriodSeconds"];
+    let is_legal = seconds.as_i64().is_some_and(|seconds| seconds >= 0);
+    legal(is_legal, "terminationGracePeriodSeconds", seconds)?;
+    let selector = &pod["nodeSelector"];
+    let is_legal = metadata::check_labels("", selector).is_empty();
+    legal(is_legal, "nodeSelector", selector)?;
+    // The API server rejects some repetitions, and warns of the others.
+    let mut ports = BTreeSet::new();
     for container in pod
         .get_mut("containers")
         .and_then(Value::as_array_mut)
@@ -80,16 +110,7 @@ pub fn fill_template(spec: &mut Value) -> Result<()> {
         for list in ["limits", "requests"] {
             known(&resources[list], "the resources of a container", &RESOURCES)?;
         }
-        let variables = container.get_mut("env").and_then(Value::as_array_mut);
-        for variable in variables.into_iter().flatten() {
-            let Some(source) = variable.get_mut("valueFrom") else {
-                continue;
-            };
-            known(source, "the source of a variable", &SOURCES)?;
-            if let Some(field) = source.get_mut("fieldRef").filter(|it| it.is_object()) {
-                default(field, "apiVersion", json!("v1"));
-            }
-        }
+        fill_variables(container)?;
         default(
             container,
             "terminationMessagePath",
@@ -102,17 +123,109 @@ pub fn fill_template(spec: &mut Value) -> Result<()> {
         } else {
             "IfNotPresent"
         };
+        legal(image.trim() == image, "the image", &container["image"])?;
         default(container, "imagePullPolicy", json!(policy));
+        one_of(
+            container,
+            "imagePullPolicy",
+            &["Always", "IfNotPresent", "Never"],
+        )?;
+        one_of(
+            container,
+            "terminationMessagePolicy",
+            &["File", "FallbackToLogsOnError"],
+        )?;
         for port in container
             .get_mut("ports")
             .and_then(Value::as_array_mut)
             .into_iter()
             .flatten()
         {
+            let fields = ["name", "containerPort", "protocol"];
+            known(port, "a port of a container", &fields)?;
             default(port, "protocol", json!("TCP"));
+            one_of(port, "protocol", &PROTOCOLS)?;
+            let (name, number) = (&port["name"], &port["containerPort"]);
+            let is_number = number.as_i64().is_some_and(|it| (1..=65535).contains(&it));
+            let is_name = name.is_null() || name.as_str().is_some_and(is_port_name);
+            let is_new = ports.insert(format!("{number}/{}", port["protocol"]))
+                && (name.is_null() || ports.insert(name.to_string()));
+            legal(is_number && is_name && is_new, "the port", port)?;
         }
     }
     Ok(())
+}
+
+/// Sets the defaults of the variables of a container.
+fn fill_variables(container: &mut Value) -> Result<()> {
+    let is_name = |name: &str| {
+        let is_known = |c: char| matches!(c, ' '..='~') && c != '=';
+        !name.is_empty() && name.chars().all(is_known)
+    };
+    let is_named = |it: &Value| it["name"].as_str().is_some_and(metadata::is_subdomain);
+    let mut names = BTreeSet::new();
+    let variables = container.get_mut("env").and_then(Value::as_array_mut);
+    for variable in variables.into_iter().flatten() {
+        let name = variable["name"].as_str().unwrap_or_default();
+        // The API server warns of a repeated name.
+        let is_legal = is_name(name) && names.insert(name.to_owned());
+        legal(is_legal, "the variable", variable)?;
+        let has_value = variable.get("value").is_some();
+        let Some(source) = variable.get_mut("valueFrom") else {
+            continue;
+        };
+        known(source, "the source of a variable", &SOURCES)?;
+        if let Some(field) = source.get_mut("fieldRef").filter(|it| it.is_object()) {
+            default(field, "apiVersion", json!("v1"));
+            one_of(field, "apiVersion", &["v1"])?;
+            one_of(field, "fieldPath", &PATHS)?;
+        }
+        let mut all = source.as_object().into_iter().flatten();
+        let is_legal = match (all.next(), all.next()) {
+            (Some((field, _)), None) if field == "fieldRef" => true,
+            (Some((_, it)), None) => {
+                let key = it["key"].as_str().unwrap_or_default();
+                let is_key = contents::is_key(key) && key != "." && !key.starts_with("..");
+                is_named(it) && is_key && key.len() <= 253
+            }
+            _ => false,
+        };
+        legal(is_legal && !has_value, "the variable", variable)?;
+    }
+    for source in container["envFrom"].as_array().into_iter().flatten() {
+        let fields = ["prefix", "configMapRef", "secretRef"];
+        known(source, "a source of variables", &fields)?;
+        let prefix = source.get("prefix").map(Value::as_str);
+        let mut all = fields[1..].iter().filter_map(|field| source.get(field));
+        let is_legal = prefix.is_none_or(|it| it.is_some_and(is_name))
+            && all.next().is_some_and(is_named)
+            && all.next().is_none();
+        legal(is_legal, "the source of variables", source)?;
+    }
+    Ok(())
+}
+
+/// Fails for a value that the API server may reject or warn of.
+pub fn legal(is_legal: bool, what: &str, value: &Value) -> Result<()> {
+    if is_legal {
+        return Ok(());
+    }
+    Err(Unknown(format!("{what} {value}")).into())
+}
+
+/// Fails for another text in a field than these.
+pub fn one_of(value: &Value, field: &str, texts: &[&str]) -> Result<()> {
+    let text = value[field].as_str();
+    let is_legal = text.is_some_and(|text| texts.contains(&text));
+    legal(is_legal, field, &value[field])
+}
+
+/// Returns whether this is the name of a port (`IsValidPortName`).
+pub fn is_port_name(name: &str) -> bool {
+    name.len() <= 15
+        && metadata::is_label(name)
+        && !name.contains("--")
+        && name.contains(|c: char| c.is_ascii_lowercase())
 }
 
 /// Fails for other fields than these.

@@ -1,9 +1,12 @@
 //! Defaults and validation of Services that select pods, with a cluster IP or headless. Other Services are not supported.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{
     metadata,
+    pod::{PROTOCOLS, default, is_port_name, known, legal, one_of},
     request::Unknown,
     status::{Cause, Result},
     strategy::keep,
@@ -43,13 +46,26 @@ pub fn fill(object: &mut Value) -> Result<()> {
         }
     }
     let ports = spec.get_mut("ports").and_then(Value::as_array_mut);
+    let mut seen = BTreeSet::new();
     for port in ports.into_iter().flatten() {
-        if port["protocol"].is_null() {
-            port["protocol"] = "TCP".into();
+        let fields = ["name", "protocol", "port", "targetPort"];
+        known(port, "a port of a Service", &fields)?;
+        if let Some(fields) = port.as_object_mut() {
+            fields.retain(|field, value| field != "name" || *value != "");
         }
-        if port["targetPort"].is_null() {
-            port["targetPort"] = port["port"].clone();
+        default(port, "protocol", json!("TCP"));
+        one_of(port, "protocol", &PROTOCOLS)?;
+        let number = port["port"].clone();
+        if port["targetPort"] == 0 {
+            port["targetPort"] = number.clone();
         }
+        default(port, "targetPort", number);
+        let (name, target) = (&port["name"], &port["targetPort"]);
+        let is_legal = name.as_str().is_none_or(metadata::is_label)
+            && target.as_str().is_none_or(is_port_name)
+            && seen.insert(format!("{}/{}", port["port"], port["protocol"]))
+            && (name.is_null() || seen.insert(name.to_string()));
+        legal(is_legal, "the port", port)?;
     }
     Ok(())
 }
@@ -57,10 +73,13 @@ pub fn fill(object: &mut Value) -> Result<()> {
 /// Assigns the cluster IP. Fails for the address of another kind or place, which the API server may have in use.
 pub fn prepare_new(object: &mut Value) -> Result<()> {
     let spec = &mut object["spec"];
-    // A headless Service has no cluster IP.
-    let ip = match spec["clusterIP"].as_str() {
-        Some("None") => "None",
-        _ => "10.96.0.1",
+    let (asked, selector) = (&spec["clusterIP"], spec["selector"].as_object());
+    let selects = selector.is_some_and(|all| !all.is_empty());
+    // A headless Service has no cluster IP. Without a selector, it may have two families.
+    let ip = match asked.as_str() {
+        Some("None") if selects => "None",
+        None if spec["clusterIPs"].is_null() => "10.96.0.1",
+        _ => return Err(Unknown(format!("the address of a new Service {spec}")).into()),
     };
     let address = json!([ip, [ip], ["IPv4"], "SingleStack"]);
     for (field, value) in ADDRESS
@@ -119,7 +138,7 @@ pub fn check(object: &Value) -> Vec<Cause> {
         causes.extend(metadata::check_label("metadata.name", name));
     }
     let ports = spec["ports"].as_array().map_or(&[][..], Vec::as_slice);
-    if ports.is_empty() {
+    if ports.is_empty() && spec["clusterIP"] != "None" {
         causes.push(Cause::required("spec.ports", ""));
     }
     for (index, port) in ports.iter().enumerate() {

@@ -419,6 +419,101 @@ async fn requests_that_are_not_modelled_fail() {
     assert_eq!(plane.not_modelled().len(), 1);
 }
 
+/// Returns a Deployment with these fields in its container.
+fn deployment(container: &Value) -> Value {
+    let mut pod = json!({ "containers": [{ "name": "a", "image": "a:1" }] });
+    for (field, value) in container.as_object().into_iter().flatten() {
+        pod["containers"][0][field] = value.clone();
+    }
+    let labels = json!({ "app": "a" });
+    json!({
+        "metadata": { "name": "a" },
+        "spec": { "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels }, "spec": pod } },
+    })
+}
+
+/// The API server may reject or change these. A success would be a guess.
+#[tokio::test]
+async fn values_that_are_not_modelled_fail() {
+    let plane = plane();
+    let deployments = "/apis/apps/v1/namespaces/default/deployments?dryRun=All";
+    let services = "/api/v1/namespaces/default/services?dryRun=All";
+    let port = |port: Value| json!({ "ports": [port] });
+    let variable = |it: Value| json!({ "env": [it] });
+    let source = |from: Value| json!({ "env": [{ "name": "A", "valueFrom": from }] });
+    let memory = |memory: Value| json!({ "resources": { "limits": { "memory": memory } } });
+    let pods = [
+        port(json!({ "containerPort": 0 })),
+        port(json!({ "containerPort": 70000 })),
+        port(json!({ "containerPort": 80, "protocol": "X" })),
+        port(json!({ "containerPort": 80, "name": "A" })),
+        port(json!({ "containerPort": 80, "hostPort": 80 })),
+        json!({ "ports": [{ "containerPort": 80 }, { "containerPort": 80 }] }),
+        json!({ "imagePullPolicy": "Sometimes" }),
+        json!({ "terminationMessagePolicy": "X" }),
+        variable(json!({ "name": "" })),
+        variable(json!({ "name": "a=b" })),
+        json!({ "env": [{ "name": "A" }, { "name": "A" }] }),
+        source(json!({})),
+        source(json!({ "fieldRef": { "fieldPath": "spec.x" } })),
+        source(json!({ "secretKeyRef": { "name": "a" } })),
+        source(json!({ "secretKeyRef": { "key": "a" } })),
+        source(
+            json!({ "secretKeyRef": { "name": "a", "key": "a" }, "fieldRef": { "fieldPath": "metadata.name" } }),
+        ),
+        variable(
+            json!({ "name": "A", "value": "a", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } }),
+        ),
+        json!({ "envFrom": [{}] }),
+        json!({ "envFrom": [{ "secretRef": {} }] }),
+        memory(json!(1.5)),
+    ];
+    let service = |spec: Value| json!({ "metadata": { "name": "a" }, "spec": spec });
+    let of_ports = |ports: Value| service(json!({ "selector": { "a": "b" }, "ports": ports }));
+    let ports = json!([{ "port": 80 }]);
+    let addressed = |ip: &str, selector: Value| {
+        let ports = ports.clone();
+        service(json!({ "clusterIP": ip, "selector": selector, "ports": ports }))
+    };
+    let selector = json!({ "a": "b" });
+    let others = [
+        of_ports(json!([{ "port": 80, "nodePort": 30000 }])),
+        of_ports(json!([{ "port": 80, "appProtocol": "http" }])),
+        of_ports(json!([{ "port": 80, "protocol": "X" }])),
+        of_ports(json!([{ "port": 80, "name": "a" }, { "port": 80, "name": "b" }])),
+        of_ports(json!([{ "port": 80, "name": "a" }, { "port": 81, "name": "a" }])),
+        addressed("None", json!({})),
+        addressed("10.96.0.1", selector.clone()),
+        service(json!({ "clusterIPs": ["None"], "selector": selector, "ports": ports })),
+    ];
+    let pods = pods.iter().map(|it| (deployments, deployment(it)));
+    let others = others.into_iter().map(|it| (services, it));
+    for (path, body) in pods.chain(others) {
+        assert_eq!(post(&plane, path, &body), 501, "{body}");
+    }
+    let one = "/api/v1/namespaces/default/configmaps/a";
+    for options in [
+        json!([]),
+        json!({ "dryRun": "All" }),
+        json!({ "dryRun": ["Some"] }),
+        json!({ "propagationPolicy": 1 }),
+        json!({ "kind": "ConfigMap" }),
+    ] {
+        let (code, _) = plane.send(ADMIN, &Method::DELETE, one, &options);
+        assert_eq!(code, 501, "{options}");
+    }
+    let headless = service(json!({ "clusterIP": "None", "selector": { "a": "b" } }));
+    let full = deployment(&json!({
+        "env": [{ "name": "A", "valueFrom": { "secretKeyRef": { "name": "a", "key": "a" } } }],
+        "envFrom": [{ "prefix": "A_", "secretRef": { "name": "a" } }],
+        "ports": [{ "containerPort": 80, "name": "http", "protocol": "" }, { "containerPort": 80, "protocol": "UDP" }],
+        "resources": { "limits": { "memory": 0.5 } },
+    }));
+    for (path, body) in [(services, headless), (deployments, full)] {
+        assert_eq!(post(&plane, path, &body), 201, "{body}");
+    }
+}
+
 fn post(plane: &ControlPlane, path: &str, body: &Value) -> u16 {
     plane.send(ADMIN, &Method::POST, path, body).0
 }
