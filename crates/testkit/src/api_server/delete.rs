@@ -143,8 +143,21 @@ fn options(request: &Request<'_>) -> Result<Value> {
         "gracePeriodSeconds",
         "dryRun",
     ];
-    let fields = options.as_object().into_iter().flatten();
-    for (field, _) in fields {
+    let Some(fields) = options.as_object() else {
+        return Err(Unknown(format!("the DeleteOptions {options}")).into());
+    };
+    for (field, value) in fields {
+        let is_legal = match field.as_str() {
+            "dryRun" => {
+                (value.as_array()).map_or(value.is_null(), |all| all.iter().all(|it| it == "All"))
+            }
+            "propagationPolicy" => value.is_null() || value.is_string(),
+            "kind" => value == "DeleteOptions",
+            _ => true,
+        };
+        if !is_legal {
+            return Err(Unknown(format!("{field} {value} in DeleteOptions")).into());
+        }
         if !known.contains(&field.as_str()) {
             return Err(Unknown(format!("{field} in DeleteOptions")).into());
         }

@@ -324,10 +324,11 @@ fn target_in(group: &str, version: &str, rest: &[&str], custom: &[Kind]) -> Opti
 /// Returns the media type of the body. That of a patch is everything before the parameters (`handlers/patch.go`); that of another
 /// body is parsed like by Go's `mime.ParseMediaType`.
 fn media_type<'a>(call: &Call<'a>) -> Result<Option<Cow<'a, str>>> {
-    let Some(whole) = call.content_type else {
+    let whole = call.content_type.filter(|whole| !whole.is_empty());
+    let Some(whole) = whole.filter(|_| *call.method != Method::GET) else {
         return Ok(None);
     };
-    let (media_type, parameters) = whole.split_once(';').unwrap_or((whole, ""));
+    let (media_type, parameters) = whole.split_at(whole.find(';').unwrap_or(whole.len()));
     if *call.method == Method::PATCH {
         return Ok(Some(media_type.into()));
     }
@@ -336,11 +337,9 @@ fn media_type<'a>(call: &Call<'a>) -> Result<Option<Cow<'a, str>>> {
         !text.is_empty() && text.chars().all(is_known)
     };
     let mut names = Vec::new();
-    for parameter in parameters
-        .split(';')
-        .map(str::trim)
-        .filter(|it| !it.is_empty())
-    {
+    let parameters = parameters.trim();
+    let parameters = parameters.strip_suffix(';').unwrap_or(parameters);
+    for parameter in parameters.split(';').skip(1).map(str::trim) {
         let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
         let name = name.to_ascii_lowercase();
         // Go reads quoted values, and rejects some lists of parameters.

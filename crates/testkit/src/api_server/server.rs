@@ -204,6 +204,7 @@ impl Server {
         let request = Request::of(call, store.custom_kinds())?;
         let (kind, namespace, name, part) = match &request.target {
             Target::Review(review) if call.method == http::Method::POST => {
+                Self::check_body_type(&request)?;
                 return Ok(Answered::Whole(201, store.review(&request, review)?));
             }
             Target::Review(review) => {
