@@ -1,6 +1,6 @@
 //! Create, update and patch.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use super::{
     strategy,
 };
 
-/// When owners are found repeated: after the mutating admission, or before.
+/// Part of the warning of owners that are found repeated after the mutating admission.
 const AFTER_ADMISSION: &str = " after mutating admission happens";
 
 impl Server {
@@ -63,7 +63,10 @@ impl Server {
         request: &Request<'_>,
         applied: Option<Value>,
     ) -> Result<Value> {
-        let created = definition::create(self, store, now, request, applied)?;
+        let when = applied.as_ref().map_or("", |_| AFTER_ADMISSION);
+        let mut definition = applied.map_or_else(|| definition::read(request), Ok)?;
+        self.remove_repeated_owners(&mut definition, when);
+        let created = definition::create(self, store, now, request, definition)?;
         self.warn(definition::warnings(&created, None, store.release));
         Ok(created)
     }
@@ -173,15 +176,14 @@ impl Server {
         let Some(owners) = owners.and_then(Value::as_array_mut) else {
             return;
         };
-        let (mut all, mut repeated) = (Vec::new(), Vec::new());
-        for owner in std::mem::take(owners) {
-            if all.contains(&owner) {
+        let (mut seen, mut repeated) = (BTreeSet::new(), Vec::new());
+        owners.retain(|owner| {
+            let is_new = seen.insert(owner.to_string());
+            if !is_new {
                 repeated.push(owner["uid"].as_str().unwrap_or_default().to_owned());
-            } else {
-                all.push(owner);
             }
-        }
-        *owners = all;
+            is_new
+        });
         if !repeated.is_empty() {
             self.warn([format!(
                 ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may \
@@ -268,6 +270,11 @@ impl Server {
             }
             return Ok(());
         }
+        Self::check_body_type(request)
+    }
+
+    /// Fails if a body that is no patch has an unknown media type.
+    pub(super) fn check_body_type(request: &Request<'_>) -> Result<()> {
         match request.media_type.as_deref() {
             None | Some("application/json") => Ok(()),
             Some(

@@ -314,7 +314,7 @@ impl Server {
 }
 
 /// Reads a CRD from a request.
-fn read(request: &Request<'_>) -> Result<Value> {
+pub fn read(request: &Request<'_>) -> Result<Value> {
     let asked = request.json().map_err(Refusal::bad_request)?;
     let definition = parse(asked.clone())?;
     if request.text("fieldValidation") == "Strict" && !write::is_kept(&asked, &definition) {
@@ -483,23 +483,22 @@ fn storage(definition: &Value) -> Value {
         .map_or(Value::Null, |version| version["name"].clone())
 }
 
-/// Creates a CRD, which is not established yet, from an object or else from the body of the request.
+/// Creates a CRD, which is not established yet.
 pub fn create(
     server: &Server,
     store: &mut Store,
     now: Now,
     request: &Request<'_>,
-    applied: Option<Value>,
+    mut definition: Value,
 ) -> Result<Value> {
-    let is_applied = applied.is_some();
-    let mut definition = applied.map_or_else(|| read(request), Ok)?;
     let metadata = &mut definition["metadata"];
     if let Some(metadata) = metadata.as_object_mut() {
         metadata.remove("resourceVersion");
         metadata.remove("namespace");
     }
     let whole = (Kind::CustomResourceDefinition, Part::Whole);
-    if !is_applied {
+    // An apply has set the managers.
+    if *request.call.method == http::Method::POST {
         server.manage(store, now, request, whole, (None, &mut definition))?;
     }
     validate(&definition, None, store.release)?;
