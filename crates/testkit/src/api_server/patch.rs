@@ -29,9 +29,6 @@ impl Style {
             "application/json-patch+json" => Ok(Self::Json),
             "application/merge-patch+json" => Ok(Self::Merge),
             "application/strategic-merge-patch+json" if !kind.is_custom() => Ok(Self::Strategic),
-            "application/strategic-merge-patch+json" => Err(Refusal::unsupported_media_type(
-                "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
-            )),
             _ if kind.is_custom() => Err(Refusal::unsupported_media_type(
                 "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
             )),
@@ -111,17 +108,19 @@ fn strategic(kind: Kind, target: &mut Value, patch: &Value) -> Result<()> {
                     (Some(Value::Array(old)), Value::Array(value)) => {
                         *old = merged_list(kind, old, value, key, order)?;
                     }
-                    (Some(old), value) => strategic(kind, old, value)?,
-                    (None, value) => _ = target.insert(key.clone(), without_nulls(value)),
+                    (Some(old @ Value::Object(_)), Value::Object(_)) => {
+                        strategic(kind, old, value)?;
+                    }
+                    (_, value) => match without_directives(value) {
+                        Some(value) => _ = target.insert(key.clone(), value),
+                        None => _ = target.remove(key),
+                    },
                 }
             }
-            Ok(())
         }
-        (target, patch) => {
-            *target = without_nulls(patch);
-            Ok(())
-        }
+        (target, patch) => *target = as_it_is(patch)?,
     }
+    Ok(())
 }
 
 fn merged_list(
@@ -134,10 +133,10 @@ fn merged_list(
     let replace = json!({ "$patch": "replace" });
     if patch.contains(&replace) {
         let rest = patch.iter().filter(|value| **value != replace);
-        return Ok(rest.map(without_nulls).collect());
+        return rest.map(as_it_is).collect();
     }
     let key = match elements(kind, field) {
-        Elements::Replaced => return Ok(patch.to_vec()),
+        Elements::Replaced => return patch.iter().map(as_it_is).collect(),
         Elements::By(key) => Some(key),
         Elements::Themselves => None,
     };
@@ -155,7 +154,9 @@ fn merged_list(
     for value in patch {
         let mut new = match place(old, value) {
             Some(at) => old[at].clone(),
-            None => without_nulls(value),
+            // Nothing is there to delete.
+            None if key.is_some() && value["$patch"] == "delete" => continue,
+            None => as_it_is(value)?,
         };
         if place(old, value).is_some() && key.is_some() {
             strategic(kind, &mut new, value)?;
@@ -201,18 +202,36 @@ fn merged_list(
     }
 }
 
-/// Removes nulls. In a patch of a missing field they have no effect.
-fn without_nulls(patch: &Value) -> Value {
-    match patch {
+/// Returns the value of a field that is not there yet, without nulls (`discardNullValuesFromPatch`) and without the maps and elements
+/// that are directives (`removeDirectives`).
+fn without_directives(patch: &Value) -> Option<Value> {
+    Some(match patch {
+        Value::Object(fields) if fields.contains_key("$patch") => return None,
         Value::Object(fields) => {
             let fields = fields.iter().filter(|(_, value)| !value.is_null());
-            Value::Object(
-                fields
-                    .map(|(key, value)| (key.clone(), without_nulls(value)))
-                    .collect(),
-            )
+            let fields =
+                fields.filter_map(|(key, value)| Some((key.clone(), without_directives(value)?)));
+            Value::Object(fields.collect())
         }
+        Value::Array(all) => all.iter().filter_map(without_directives).collect(),
         other => other.clone(),
+    })
+}
+
+/// Returns a new element of a list. Go takes a directive in it for data, which is not modelled.
+fn as_it_is(element: &Value) -> Result<Value> {
+    let new = without_directives(element).filter(|_| !has_directive(element));
+    let words = || super::Unknown(format!("a directive in {element}, a new element of a list"));
+    new.ok_or_else(|| words().into())
+}
+
+fn has_directive(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => {
+            fields.contains_key("$patch") || fields.values().any(has_directive)
+        }
+        Value::Array(all) => all.iter().any(has_directive),
+        _ => false,
     }
 }
 
