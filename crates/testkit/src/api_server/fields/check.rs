@@ -1,6 +1,6 @@
 //! The forms of values, their errors, and the fields that they have (`typed/helpers.go`, `validate.go` and `tofieldset.go`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -227,13 +227,16 @@ fn add_fields(of: &Type, value: &Value, set: &mut Set) -> bool {
             };
             let all = value.as_array().map(Vec::as_slice).unwrap_or_default();
             let steps: Vec<_> = all.iter().map(|item| step(list, item).ok()).collect();
+            let mut counts = BTreeMap::new();
+            for step in steps.iter().flatten() {
+                *counts.entry(step).or_insert(0) += 1;
+            }
             for (item, step) in all.iter().zip(&steps) {
                 let Some(step) = step else {
                     continue;
                 };
                 let mut below = Set::default();
-                let same = steps.iter().flatten().filter(|it| *it == step).take(2);
-                if same.count() < 2 {
+                if counts.get(step) == Some(&1) {
                     add_fields(list.of.get(), item, &mut below);
                 }
                 set.add(step.clone(), true, below);
