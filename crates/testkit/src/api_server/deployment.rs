@@ -32,11 +32,25 @@ pub fn fill(object: &mut Value) -> Result<()> {
     let strategy = &mut spec["strategy"];
     default(strategy, "type", json!("RollingUpdate"));
     one_of(strategy, "type", &["RollingUpdate", "Recreate"])?;
-    for field in ["maxUnavailable", "maxSurge"] {
-        // A pointer: an empty text is not a missing one.
-        let value = &strategy["rollingUpdate"][field];
-        legal(value != "", field, value)?;
-    }
+    // These are pointers: an empty text is not a missing one.
+    let amount = |value: &Value| match value.as_str() {
+        Some(text) => {
+            let digits = text.strip_suffix('%')?;
+            let is_number = digits.chars().all(|c| c.is_ascii_digit());
+            let percent = digits.parse().ok().filter(|percent| *percent <= 100);
+            percent.filter(|_| is_number)
+        }
+        None => value.as_u64(),
+    };
+    let rolling = &strategy["rollingUpdate"];
+    let fields = ["maxUnavailable", "maxSurge"];
+    let is_legal = fields
+        .iter()
+        .all(|field| rolling[field].is_null() || amount(&rolling[field]).is_some())
+        && fields
+            .iter()
+            .any(|field| amount(&rolling[field]) != Some(0));
+    legal(is_legal, "rollingUpdate", rolling)?;
     if strategy["type"] == "RollingUpdate" {
         default(strategy, "rollingUpdate", json!({}));
         default(
