@@ -162,7 +162,8 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
     let leaving =
         json!({ "metadata": { "deletionTimestamp": "2020-01-01T00:00:00Z" }, "spec": {} });
     let side = json!({ "name": "side", "image": "x:1" });
-    let more = json!({ "spec": { "template": { "spec": { "containers": [side] } } } });
+    let more_of = |containers: Value| json!({ "spec": { "template": { "spec": { "containers": containers } } } });
+    let more = more_of(json!([side]));
     let none = json!({ "spec": { "deploymentName": "a" } });
     let three = json!({ "spec": { "replicas": 3 } });
     let uid = Base {
@@ -442,6 +443,19 @@ pub fn cases() -> Vec<(&'static str, Vec<Step>)> {
                     json!({ "spec": { "ports": [{ "port": 81, "targetPort": 8080 }, { "port": 82, "name": "b" }] } }),
                 ),
             ],
+        ),
+        (
+            "directives of what is not there",
+            lists(&[
+                more_of(json!([{ "name": "other", "$patch": "delete" }])),
+                json!({ "metadata": { "annotations": { "$patch": "replace", "a": "b" } } }),
+                json!({ "metadata": { "annotations": { "a": "b" }, "finalizers": [] } }),
+                more_of(json!([{
+                    "name": "nginx",
+                    "env": [{ "name": "A", "$patch": "delete" }, { "name": "B", "value": "b" }],
+                }])),
+                json!({ "metadata": { "ownerReferences": [{ "$patch": "replace" }] } }),
+            ]),
         ),
         (
             "a container without a name",

@@ -90,6 +90,21 @@ async fn repeated_owners_are_removed_alike() {
     let new = object(Kind::Lease, "new", &repeated);
     let one = format!("{all}/new");
     same_warnings(&mut sides, Method::PUT, &one, JSON, &new).await;
+    let crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions?dryRun=All";
+    let mut crd = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": repeated["metadata"],
+        "spec": {
+            "group": "owners.example.com", "scope": "Cluster", "names": { "kind": "Owned", "plural": "owneds" },
+            "versions": [{
+                "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": { "type": "object" } },
+            }],
+        },
+    });
+    crd["metadata"]["name"] = "owneds.owners.example.com".into();
+    // A CRD has no namespace.
+    crd["metadata"]["namespace"] = "elsewhere".into();
+    let (code, warnings) = same_warnings(&mut sides, Method::POST, crds, JSON, &crd).await;
+    assert_eq!((code, warnings.len()), (201, 1));
 }
 
 #[tokio::test]
@@ -206,6 +221,11 @@ async fn media_types_are_read_alike() {
                 same_of(&mut sides, Method::PATCH, &forced, style, &body).await;
             }
         }
+        let one = format!("{all}/a");
+        let style = "application/json; charset=utf-8";
+        let options = json!({ "propagationPolicy": "Background" });
+        let (code, _) = same_of(&mut sides, Method::DELETE, &one, style, &options).await;
+        assert_eq!(code, 200);
     }
 }
 
@@ -271,6 +291,9 @@ async fn quantities_are_canonical_alike() {
         json!("--1"),
         json!("k"),
         json!("."),
+        json!("Ei"),
+        json!("e-10"),
+        json!("\t1"),
         json!(true),
         json!({}),
         json!([]),
@@ -287,6 +310,19 @@ async fn quantities_are_canonical_alike() {
         }
     }
     assert!(accepted > 40, "{accepted}");
+    // The same number in another form is no change for the generation.
+    let one = format!("{all}/c");
+    for (method, url, memory) in [
+        (Method::POST, &all, "1Gi"),
+        (Method::PUT, &one, "1073741824"),
+    ] {
+        let body = with(
+            "c",
+            &json!({ "resources": { "limits": { "memory": memory } } }),
+        );
+        let (_, answer) = same_of(&mut sides, method, url, JSON, &body).await;
+        assert_eq!(answer["metadata"]["generation"], 1, "{answer}");
+    }
     let references = json!({ "env": [
         { "name": "A", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
     ] });
