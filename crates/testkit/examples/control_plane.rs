@@ -68,6 +68,7 @@ fn error_policy(_: Arc<Shirt>, error: &Error<kube::Error>, _: Arc<Client>) -> Ac
     Action::requeue(Duration::from_secs(5))
 }
 
+/// Runs the controller, and prints the changes of its shirts. A unit test calls it.
 #[tokio::main(flavor = "current_thread", start_paused = true)]
 pub async fn main() {
     let plane = ControlPlane::new();
