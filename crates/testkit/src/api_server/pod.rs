@@ -77,81 +77,83 @@ pub fn fill_template(spec: &mut Value) -> Result<()> {
     legal(is_legal, "nodeSelector", selector)?;
     // The API server rejects some repetitions, and warns of the others.
     let mut ports = BTreeSet::new();
-    for container in pod
-        .get_mut("containers")
+    let containers = pod.get_mut("containers").and_then(Value::as_array_mut);
+    for container in containers.into_iter().flatten() {
+        fill_container(container, &mut ports)?;
+    }
+    Ok(())
+}
+
+/// Sets the defaults of a container. `ports` are the ports and the names of ports of the pod.
+fn fill_container(container: &mut Value, ports: &mut BTreeSet<String>) -> Result<()> {
+    known(
+        container,
+        "a container",
+        &[
+            "name",
+            "image",
+            "imagePullPolicy",
+            "resources",
+            "terminationMessagePath",
+            "terminationMessagePolicy",
+            "command",
+            "args",
+            "env",
+            "envFrom",
+            "ports",
+        ],
+    )?;
+    default(container, "resources", json!({}));
+    let resources = &container["resources"];
+    known(
+        resources,
+        "the resources of a container",
+        &["limits", "requests"],
+    )?;
+    for list in ["limits", "requests"] {
+        known(&resources[list], "the resources of a container", &RESOURCES)?;
+    }
+    fill_variables(container)?;
+    default(
+        container,
+        "terminationMessagePath",
+        json!("/dev/termination-log"),
+    );
+    default(container, "terminationMessagePolicy", json!("File"));
+    let image = container["image"].as_str().unwrap_or_default();
+    let policy = if is_latest(image) {
+        "Always"
+    } else {
+        "IfNotPresent"
+    };
+    legal(image.trim() == image, "the image", &container["image"])?;
+    default(container, "imagePullPolicy", json!(policy));
+    one_of(
+        container,
+        "imagePullPolicy",
+        &["Always", "IfNotPresent", "Never"],
+    )?;
+    one_of(
+        container,
+        "terminationMessagePolicy",
+        &["File", "FallbackToLogsOnError"],
+    )?;
+    for port in container
+        .get_mut("ports")
         .and_then(Value::as_array_mut)
         .into_iter()
         .flatten()
     {
-        known(
-            container,
-            "a container",
-            &[
-                "name",
-                "image",
-                "imagePullPolicy",
-                "resources",
-                "terminationMessagePath",
-                "terminationMessagePolicy",
-                "command",
-                "args",
-                "env",
-                "envFrom",
-                "ports",
-            ],
-        )?;
-        default(container, "resources", json!({}));
-        let resources = &container["resources"];
-        known(
-            resources,
-            "the resources of a container",
-            &["limits", "requests"],
-        )?;
-        for list in ["limits", "requests"] {
-            known(&resources[list], "the resources of a container", &RESOURCES)?;
-        }
-        fill_variables(container)?;
-        default(
-            container,
-            "terminationMessagePath",
-            json!("/dev/termination-log"),
-        );
-        default(container, "terminationMessagePolicy", json!("File"));
-        let image = container["image"].as_str().unwrap_or_default();
-        let policy = if is_latest(image) {
-            "Always"
-        } else {
-            "IfNotPresent"
-        };
-        legal(image.trim() == image, "the image", &container["image"])?;
-        default(container, "imagePullPolicy", json!(policy));
-        one_of(
-            container,
-            "imagePullPolicy",
-            &["Always", "IfNotPresent", "Never"],
-        )?;
-        one_of(
-            container,
-            "terminationMessagePolicy",
-            &["File", "FallbackToLogsOnError"],
-        )?;
-        for port in container
-            .get_mut("ports")
-            .and_then(Value::as_array_mut)
-            .into_iter()
-            .flatten()
-        {
-            let fields = ["name", "containerPort", "protocol"];
-            known(port, "a port of a container", &fields)?;
-            default(port, "protocol", json!("TCP"));
-            one_of(port, "protocol", &PROTOCOLS)?;
-            let (name, number) = (&port["name"], &port["containerPort"]);
-            let is_number = number.as_i64().is_some_and(|it| (1..=65535).contains(&it));
-            let is_name = name.is_null() || name.as_str().is_some_and(is_port_name);
-            let is_new = ports.insert(format!("{number}/{}", port["protocol"]))
-                && (name.is_null() || ports.insert(name.to_string()));
-            legal(is_number && is_name && is_new, "the port", port)?;
-        }
+        let fields = ["name", "containerPort", "protocol"];
+        known(port, "a port of a container", &fields)?;
+        default(port, "protocol", json!("TCP"));
+        one_of(port, "protocol", &PROTOCOLS)?;
+        let (name, number) = (&port["name"], &port["containerPort"]);
+        let is_number = number.as_i64().is_some_and(|it| (1..=65535).contains(&it));
+        let is_name = name.is_null() || name.as_str().is_some_and(is_port_name);
+        let is_new = ports.insert(format!("{number}/{}", port["protocol"]))
+            && (name.is_null() || ports.insert(name.to_string()));
+        legal(is_number && is_name && is_new, "the port", port)?;
     }
     Ok(())
 }
