@@ -326,12 +326,6 @@ async fn quantities_are_canonical_alike() {
     let references = json!({ "env": [
         { "name": "A", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
     ] });
-    same_of(
-        &mut sides,
-        Method::POST,
-        &dry,
-        JSON,
-        &with("b", &references),
-    )
-    .await;
+    let body = with("b", &references);
+    same_of(&mut sides, Method::POST, &dry, JSON, &body).await;
 }
