@@ -150,6 +150,7 @@ async fn addresses_of_services_change_alike() {
         let one = format!("{all}/{name}");
         for (change, expected) in [
             (json!({ "clusterIP": "10.96.0.77" }), 422),
+            (json!({ "clusterIP": "None-drift" }), 422),
             (json!({ "clusterIP": "10.96.0.77", "ports": [] }), 422),
             (
                 json!({ "clusterIP": "10.96.0.77", "clusterIPs": ["10.96.0.77"] }),

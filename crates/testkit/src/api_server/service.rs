@@ -117,17 +117,26 @@ pub fn check_address(new: &Value, old: &Value) -> Result<Vec<Cause>> {
         return Ok(Vec::new());
     }
     let is_address = |ip: &str| ip == "None" || ip.parse::<std::net::Ipv4Addr>().is_ok();
+    // Go also reads numbers with leading zeros.
+    let is_no_address =
+        |ip: &str| ip.contains(|c: char| !c.is_ascii_hexdigit() && !".:".contains(c));
     let ip = spec["clusterIP"].as_str().unwrap_or_default();
+    let is_wrong = !is_address(ip) && is_no_address(ip);
     let families = &ADDRESS[2..];
-    if !is_address(ip)
+    if !is_address(ip) && !is_wrong
         || spec["clusterIPs"] != json!([ip])
         || families.iter().any(|field| spec[field] != was[field])
     {
         let address = ADDRESS.map(|field| spec[field].to_string()).join(" ");
         return Err(Unknown(format!("the address {address} of a Service")).into());
     }
-    let (field, list) = ("spec.clusterIPs[0]", &spec["clusterIPs"]);
-    Ok(vec![Cause::invalid(field, list, "may not change once set")])
+    let field = "spec.clusterIPs[0]";
+    Ok(vec![if is_wrong {
+        let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+        Cause::invalid(field, &json!(ip), why)
+    } else {
+        Cause::invalid(field, &spec["clusterIPs"], "may not change once set")
+    }])
 }
 
 /// Validates a Service.
