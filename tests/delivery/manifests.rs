@@ -151,11 +151,13 @@ fn the_simulation_knows_no_foo() {
 
 /// Whether the word is a row number in capitals, such as R10 or Q3A, unlike a type such as I64.
 fn is_id(word: &str) -> bool {
-    let (section, number) = word.split_at(word.len().min(1));
+    let mut rest = word.chars();
+    let section = rest.next();
+    let number = rest.as_str();
     let number = number
         .strip_suffix(|c: char| c.is_ascii_uppercase())
         .unwrap_or(number);
-    matches!(section, "A" | "R" | "Q" | "P" | "H" | "I" | "O")
+    matches!(section, Some('A' | 'R' | 'Q' | 'P' | 'H' | 'I' | 'O'))
         && number.parse().is_ok_and(|number: u8| number < 50)
 }
 
