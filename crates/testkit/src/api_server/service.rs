@@ -133,7 +133,7 @@ pub fn check_address(new: &Value, old: &Value) -> Result<Vec<Cause>> {
     let field = "spec.clusterIPs[0]";
     Ok(vec![if is_wrong {
         let why = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
-        Cause::invalid(field, &json!(ip), why)
+        Cause::invalid(field, json!(ip), why)
     } else {
         Cause::invalid(field, &spec["clusterIPs"], "may not change once set")
     }])
