@@ -213,7 +213,7 @@ fn suffix(text: &str) -> std::result::Result<(i64, Format), Failure> {
 }
 
 impl Quantity {
-    /// Parses a quantity that is in canonical form.
+    /// Parses a quantity in canonical form. Returns nothing if it is too large.
     pub fn of(value: &Value) -> Option<Self> {
         Self::parse(value.as_str()?).ok()
     }
@@ -233,7 +233,7 @@ impl Quantity {
         let length = i64::try_from(digits.len()).unwrap_or(i64::MAX);
         let places = i64::try_from(fraction.len()).unwrap_or(i64::MAX);
         let mut mantissa: i128 = digits.parse().map_err(|_| Failure::TooLarge)?;
-        let value = mantissa;
+        let unscaled = mantissa;
         let is_binary = format == Format::Binary;
         let mut scale = if is_binary {
             -places
@@ -245,6 +245,7 @@ impl Quantity {
             mantissa = factor.ok_or(Failure::TooLarge)?;
         }
         let sign = if text.starts_with('-') { -1 } else { 1 };
+        // As Go decides whether 64 bits are enough. Only then, it keeps the text.
         let is_fast = if is_binary {
             fraction.is_empty() && 15 - length - exponent * 3 / 10 > 0
         } else {
@@ -252,7 +253,7 @@ impl Quantity {
         };
         if is_fast {
             let is_canonical = if is_binary {
-                value & 7 != 0
+                unscaled & 7 != 0
             } else {
                 scale % 3 == 0 && !digits.ends_with("000") && !digits.starts_with('0')
             };
@@ -260,7 +261,7 @@ impl Quantity {
                 mantissa: sign * mantissa,
                 scale,
                 format,
-                text: (is_canonical || text == "0").then(|| text.to_owned()),
+                text: is_canonical.then(|| text.to_owned()),
             });
         }
         if number.trim_start_matches('.').is_empty() {
@@ -332,7 +333,7 @@ impl Quantity {
         };
         match (at(self), at(other)) {
             (Some(one), Some(other)) => one.cmp(&other),
-            // The number with the larger exponent is too large, or both have the same sign as their difference.
+            // Only the number with the larger exponent can be too large. It is then further from zero, so its sign decides.
             (None, _) => self.mantissa.cmp(&0),
             (_, None) => 0.cmp(&other.mantissa),
         }

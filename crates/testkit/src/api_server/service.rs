@@ -18,8 +18,9 @@ const ADDRESS: [&str; 4] = ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPo
 /// Sets the defaults of the API server. Fails for fields with unknown defaults, instead of guessing.
 pub fn fill(object: &mut Value) -> Result<()> {
     let spec = &mut object["spec"];
-    if let Some(fields) = spec.as_object_mut() {
-        fields.retain(|field, value| field != "clusterIP" || *value != "");
+    // Go omits an empty text.
+    if spec["clusterIP"] == "" {
+        keep(spec, "clusterIP", None);
     }
     let own = [
         "selector",
@@ -50,8 +51,8 @@ pub fn fill(object: &mut Value) -> Result<()> {
     for port in ports.into_iter().flatten() {
         let fields = ["name", "protocol", "port", "targetPort"];
         known(port, "a port of a Service", &fields)?;
-        if let Some(fields) = port.as_object_mut() {
-            fields.retain(|field, value| field != "name" || *value != "");
+        if port["name"] == "" {
+            keep(port, "name", None);
         }
         default(port, "protocol", json!("TCP"));
         one_of(port, "protocol", &PROTOCOLS)?;
@@ -70,7 +71,7 @@ pub fn fill(object: &mut Value) -> Result<()> {
     Ok(())
 }
 
-/// Assigns the cluster IP. Fails for the address of another kind or place, which the API server may have in use.
+/// Assigns the cluster IP. Fails if the client wants an address, which the API server may have in use.
 pub fn prepare_new(object: &mut Value) -> Result<()> {
     let spec = &mut object["spec"];
     let (asked, selector) = (&spec["clusterIP"], spec["selector"].as_object());
@@ -81,15 +82,17 @@ pub fn prepare_new(object: &mut Value) -> Result<()> {
         None if spec["clusterIPs"].is_null() => "10.96.0.1",
         _ => return Err(Unknown(format!("the address of a new Service {spec}")).into()),
     };
-    let address = json!([ip, [ip], ["IPv4"], "SingleStack"]);
-    for (field, value) in ADDRESS
-        .into_iter()
-        .zip(address.as_array().into_iter().flatten())
-    {
-        if !spec[field].is_null() && spec[field] != *value {
+    let address = [
+        json!(ip),
+        json!([ip]),
+        json!(["IPv4"]),
+        json!("SingleStack"),
+    ];
+    for (field, value) in ADDRESS.into_iter().zip(address) {
+        if !spec[field].is_null() && spec[field] != value {
             return Err(Unknown(format!("{field} {} of a new Service", spec[field])).into());
         }
-        spec[field] = value.clone();
+        spec[field] = value;
     }
     object["status"] = json!({ "loadBalancer": {} });
     Ok(())
