@@ -70,6 +70,7 @@ pub mod plan;
 pub mod program;
 mod record;
 pub mod replica;
+pub mod request;
 pub mod scripts;
 pub mod seeds;
 pub mod shrink;

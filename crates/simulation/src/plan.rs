@@ -6,6 +6,7 @@ use operator_testkit::api_server::Others;
 
 use super::{
     program::Program,
+    request::Request,
     subject::Meddling,
     trace::{Role, Time, seconds},
     world::World,
@@ -103,13 +104,8 @@ pub enum What {
 pub enum Action {
     /// An action of the program's users.
     User(Arc<dyn User>),
-    /// Any request. The path begins with `/`. The body is sent as it is, for a PATCH as a merge patch.
-    Request {
-        user: &'static str,
-        method: http::Method,
-        path: String,
-        body: serde_json::Value,
-    },
+    /// A request of a user.
+    Request(Request),
     /// A user's action on the `pick`-th object that it may concern.
     Meddle { what: Meddling, pick: u64 },
     /// SIGTERM; the replica's place stays empty.
@@ -435,10 +431,10 @@ impl Plan {
         }
     }
 
-    pub fn act(&mut self, at: Time, action: Action) {
+    pub fn act(&mut self, at: Time, action: impl Into<Action>) {
         self.steps.push(Step {
             at,
-            what: What::Action(action),
+            what: What::Action(action.into()),
         });
     }
 

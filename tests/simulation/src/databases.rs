@@ -6,15 +6,15 @@ mod judge;
 
 use std::time::Duration;
 
-use http::Method;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use operator_runtime::{App, Builder};
 use operator_simulation::{
     Draws,
     judge::{Case, Violation, pauses, rest},
     outside::Place,
-    plan::{Action, Calls, Fault, Happens, Plan},
+    plan::{Calls, Fault, Happens, Plan},
     program::{NAMESPACE, Program},
+    request::Request,
     trace::Time,
 };
 use serde_json::{Value, json};
@@ -133,16 +133,16 @@ fn users(plan: &mut Plan, heal: Time) {
     for secret in secrets() {
         let at = soon(&mut draw);
         let request = create_secret(&mut draw, secret);
-        act(plan, at, request);
+        plan.act(at, request);
     }
     for number in 0..CLASSES {
         let replicas = draw.between(1, 4);
-        act(plan, soon(&mut draw), create_class(number, replicas));
+        plan.act(soon(&mut draw), create_class(number, replicas));
     }
     for number in 0..draw.between(1, DATABASES + 1) {
         let at = soon(&mut draw);
         let request = create_database(&mut draw, number);
-        act(plan, at, request);
+        plan.act(at, request);
     }
     let pause = draw.log_uniform(500, 20_000);
     let mut at = 9_000;
@@ -152,7 +152,7 @@ fn users(plan: &mut Plan, heal: Time) {
             break;
         }
         for request in deed(&mut draw) {
-            act(plan, milliseconds(at), request);
+            plan.act(milliseconds(at), request);
         }
     }
     pause_again(plan, heal);
@@ -162,30 +162,26 @@ fn users(plan: &mut Plan, heal: Time) {
     for secret in secrets() {
         let at = later(&mut draw);
         let request = create_secret(&mut draw, secret);
-        act(plan, at, request);
+        plan.act(at, request);
     }
     for secret in secrets().filter(|(namespace, _)| *namespace == VAULT) {
         let at = later(&mut draw);
         let request = grant(&mut draw, secret);
-        act(plan, at, request);
+        plan.act(at, request);
     }
     for number in 0..CLASSES {
         let replicas = draw.between(1, 4);
-        act(plan, later(&mut draw), create_class(number, replicas));
+        plan.act(later(&mut draw), create_class(number, replicas));
     }
     for path in primaries() {
         if !draw.once_in(4) {
-            act(
-                plan,
-                later(&mut draw),
-                annotate(path, "paused", &Value::Null),
-            );
+            plan.act(later(&mut draw), annotate(path, "paused", &Value::Null));
         }
     }
     // A new Database that no fault has affected.
     let at = plan.rest.saturating_sub(NEW);
     let request = create_database(&mut draw, DATABASES);
-    act(plan, at, request);
+    plan.act(at, request);
 }
 
 /// Users move the objects between the installations, and change some of them at the same time. Most moves are back and forth.
@@ -199,7 +195,7 @@ fn moves(plan: &mut Plan, heal: Time) {
     let mut all: Vec<_> = primaries().chain(backups).chain(owned).collect();
     let moved = |path: &str, to: Option<&str>| {
         let labels = json!({ "labels": { format!("{GROUP}/installation"): to } });
-        patch(path.to_owned(), json!({ "metadata": labels }))
+        Request::patch(path.to_owned(), json!({ "metadata": labels }))
     };
     let pause = draw.log_uniform(300, 10_000);
     let mut at = 9_000;
@@ -215,13 +211,13 @@ fn moves(plan: &mut Plan, heal: Time) {
             database_path(database)
         };
         let to = draw.of(LABELS);
-        act(plan, milliseconds(at), moved(&path, to));
+        plan.act(milliseconds(at), moved(&path, to));
         if path == database_path(database) && draw.once_in(2) {
             let target = format!("target-{}", draw.below(5));
             let class = class_name(draw.below(CLASSES));
             let spec = json!({ "spec": { "class": class, "backup": target } });
             let later = at + draw.below(100);
-            act(plan, milliseconds(later), patch(path, spec));
+            plan.act(milliseconds(later), Request::patch(path, spec));
         }
     }
     // A Database moves while its reconcile waits for a response, and has more to write.
@@ -240,10 +236,10 @@ fn moves(plan: &mut Plan, heal: Time) {
         for (class, wait) in [(0, 10), (1, 2_000)] {
             let target = format!("target-{}", draw.below(50));
             let spec = json!({ "spec": { "class": class_name(class), "backup": target } });
-            act(plan, milliseconds(at + wait), patch(path.clone(), spec));
+            plan.act(milliseconds(at + wait), Request::patch(path.clone(), spec));
             let to = draw.of(LABELS);
             let later = at + wait + draw.between(20, 150);
-            act(plan, milliseconds(later), moved(&path, to));
+            plan.act(milliseconds(later), moved(&path, to));
         }
         at += draw.between(5_000, 30_000);
     }
@@ -252,7 +248,7 @@ fn moves(plan: &mut Plan, heal: Time) {
     for path in all {
         let at = heal + milliseconds(draw.between(15_000, 40_000));
         let to = draw.of(LABELS);
-        act(plan, at, moved(&path, to));
+        plan.act(at, moved(&path, to));
     }
 }
 
@@ -272,28 +268,14 @@ fn pause_again(plan: &mut Plan, heal: Time) {
         let pause = |value| annotate(path.clone(), "paused", &value);
         let class = json!({ "class": class_name(draw.below(CLASSES)), "backup": "another" });
         let (ends, again) = (milliseconds(2_000), milliseconds(draw.between(5, 120)));
-        act(plan, at, pause("true".into()));
-        act(
-            plan,
+        plan.act(at, pause("true".into()));
+        plan.act(
             at + ends / 2,
-            patch(path.clone(), json!({ "spec": class })),
+            Request::patch(path.clone(), json!({ "spec": class })),
         );
-        act(plan, at + ends, pause(Value::Null));
-        act(plan, at + ends + again, pause("true".into()));
+        plan.act(at + ends, pause(Value::Null));
+        plan.act(at + ends + again, pause("true".into()));
     }
-}
-
-type Request = (Method, String, Value);
-
-fn act(plan: &mut Plan, at: Time, (method, path, body): Request) {
-    let user = "alice";
-    let request = Action::Request {
-        user,
-        method,
-        path,
-        body,
-    };
-    plan.act(at, request);
 }
 
 fn milliseconds(number: u64) -> Duration {
@@ -311,27 +293,31 @@ fn deed(draw: &mut Draws) -> Vec<Request> {
     let token = draw.below(1_000).to_string();
     let content = content(draw, secret);
     let policy = draw.of(&["Background", "Background", "Foreground", "Orphan"]);
-    let spec = |spec: Value| patch(database_path(database), json!({ "spec": spec }));
-    let child = |plural: &str, name: String| delete(format!("{}/{name}", path_of(plural)), policy);
+    let spec = |spec: Value| Request::patch(database_path(database), json!({ "spec": spec }));
+    let child =
+        |plural: &str, name: String| Request::delete(format!("{}/{name}", path_of(plural)), policy);
     let request = match draw.below(27) {
         0 | 1 => spec(json!({ "class": class_name(class) })),
         2 => spec(json!({ "password": reference(secret) })),
         3 | 4 => spec(json!({ "backup": format!("target-{replicas}") })),
         5 => spec(json!({ "backup": null })),
-        6 => delete(database_path(database), policy),
+        6 => Request::delete(database_path(database), policy),
         7 => {
             let again = create_database(draw, database);
-            return vec![delete(database_path(database), "Background"), again];
+            return vec![
+                Request::delete(database_path(database), "Background"),
+                again,
+            ];
         }
         8 | 9 => create_database(draw, database),
-        10 | 11 => patch(
+        10 | 11 => Request::patch(
             class_path(class),
             json!({ "spec": { "replicas": replicas } }),
         ),
-        12 => delete(class_path(class), policy),
+        12 => Request::delete(class_path(class), policy),
         13 => create_class(class, replicas),
-        14 => patch(secret_path(secret), json!({ "stringData": content })),
-        15 => delete(secret_path(secret), policy),
+        14 => Request::patch(secret_path(secret), json!({ "stringData": content })),
+        15 => Request::delete(secret_path(secret), policy),
         16 => create_secret(draw, secret),
         17 => match draw.below(4) {
             0 => child("deployments", database_name(database)),
@@ -339,7 +325,7 @@ fn deed(draw: &mut Draws) -> Vec<Request> {
             2 => child("configmaps", class_name(class)),
             _ => child("jobs", database_name(database)),
         },
-        18 => patch(
+        18 => Request::patch(
             format!("{}/{}", path_of("deployments"), database_name(database)),
             json!({ "spec": { "replicas": replicas } }),
         ),
@@ -352,9 +338,9 @@ fn deed(draw: &mut Draws) -> Vec<Request> {
             // A new content together with a new grant, or without one.
             let mut change = json!({ "stringData": content });
             change["metadata"] = granted(draw.of(GRANTS));
-            patch(secret_path((VAULT, secret.1)), change)
+            Request::patch(secret_path((VAULT, secret.1)), change)
         }
-        _ => delete(
+        _ => Request::delete(
             format!("{}/{}", path_of("backups"), backup_name(backup)),
             policy,
         ),
@@ -419,7 +405,7 @@ fn granted(to: Option<&str>) -> Value {
 /// Sets or removes the grant of a Secret.
 fn grant(draw: &mut Draws, secret: Secret) -> Request {
     let metadata = granted(draw.of(GRANTS));
-    patch(secret_path(secret), json!({ "metadata": metadata }))
+    Request::patch(secret_path(secret), json!({ "metadata": metadata }))
 }
 
 fn backup_name(number: u64) -> String {
@@ -452,7 +438,7 @@ fn custom(plural: &str, kind: &str, name: &str, spec: &Value) -> Request {
     if plural != "databaseclasses" {
         body["metadata"]["namespace"] = NAMESPACE.into();
     }
-    (Method::POST, path_of(plural), body)
+    Request::create(path_of(plural), body)
 }
 
 fn create_database(draw: &mut Draws, number: u64) -> Request {
@@ -495,19 +481,10 @@ fn create_secret(draw: &mut Draws, secret: Secret) -> Request {
         "stringData": content(draw, secret),
     });
     let path = format!("/api/v1/namespaces/{namespace}/secrets");
-    (Method::POST, path, body)
+    Request::create(path, body)
 }
 
 fn annotate(path: String, name: &str, value: &Value) -> Request {
     let annotations = json!({ format!("{GROUP}/{name}"): value });
-    patch(path, json!({ "metadata": { "annotations": annotations } }))
-}
-
-fn patch(path: String, body: Value) -> Request {
-    (Method::PATCH, path, body)
-}
-
-fn delete(path: String, policy: &str) -> Request {
-    let body = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy });
-    (Method::DELETE, path, body)
+    Request::patch(path, json!({ "metadata": { "annotations": annotations } }))
 }

@@ -5,7 +5,6 @@ mod judge;
 
 use std::time::Duration;
 
-use http::Method;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use operator_runtime::{App, Builder};
 use operator_simulation::{
@@ -14,6 +13,7 @@ use operator_simulation::{
     outside::Place,
     plan::{Action, Machine, Plan, Step, What},
     program::{NAMESPACE, Program},
+    request::Request,
     scripts::{self, Script},
     trace::Time,
 };
@@ -77,8 +77,8 @@ impl Program for Shops {
     }
 
     fn change(&self) -> Option<Action> {
-        let request = delete(path_of("configmaps", &name(0)), "Background");
-        Some(action(request))
+        let request = Request::delete(path_of("configmaps", &name(0)), "Background");
+        Some(request.into())
     }
 
     fn prepare(&self, store: &mut Store, now: Now) {
@@ -117,12 +117,12 @@ fn users(plan: &mut Plan, heal: Time) {
     let mut draw = Draws::new(plan.seed, "users of shops");
     let soon = |draw: &mut Draws| milliseconds(draw.between(100, 9_000));
     if draw.once_in(2) {
-        act(plan, soon(&mut draw), install());
+        plan.act(soon(&mut draw), install());
     }
     for number in 0..draw.between(1, SHOPS + 1) {
         let at = soon(&mut draw);
         let request = create(&mut draw, number);
-        act(plan, at, request);
+        plan.act(at, request);
     }
     let pause = draw.log_uniform(500, 20_000);
     let mut at = 9_000;
@@ -132,19 +132,19 @@ fn users(plan: &mut Plan, heal: Time) {
             break;
         }
         let request = deed(&mut draw);
-        act(plan, milliseconds(at), request);
+        plan.act(milliseconds(at), request);
     }
     // The kind may be installed at the end or not.
     let mut draw = Draws::new(plan.seed, "shops afterwards");
     let at = heal + milliseconds(draw.between(15_000, 40_000));
     match draw.below(3) {
-        0 => act(plan, at, install()),
-        1 => act(plan, at, uninstall()),
+        0 => plan.act(at, install()),
+        1 => plan.act(at, uninstall()),
         _ => {}
     }
     // A new Shop that no fault has affected.
     let at = plan.rest.saturating_sub(NEW);
-    act(plan, at, create_with(SHOPS, CLASS));
+    plan.act(at, create_with(SHOPS, CLASS));
 }
 
 /// Returns the script: the kind appears, vanishes and appears again.
@@ -167,32 +167,13 @@ fn script() -> Plan {
         (11_500, create_with(1, CLASS)),
         (13_000, install()),
     ] {
-        act(&mut plan, milliseconds(at), request);
+        plan.act(milliseconds(at), request);
     }
     plan.steps.push(Step {
         at: scripts::HEAL,
         what: What::Heal,
     });
     plan
-}
-
-type Request = (Method, String, Value);
-
-fn act(plan: &mut Plan, at: Time, request: Request) {
-    plan.steps.push(Step {
-        at,
-        what: What::Action(action(request)),
-    });
-}
-
-fn action((method, path, body): Request) -> Action {
-    let user = "alice";
-    Action::Request {
-        user,
-        method,
-        path,
-        body,
-    }
 }
 
 fn milliseconds(number: u64) -> Duration {
@@ -209,18 +190,18 @@ fn deed(draw: &mut Draws) -> Request {
         0..3 => install(),
         3..5 => uninstall(),
         5..8 => create(draw, number),
-        8 => delete(path_of("shops", &name), policy),
-        9 => patch(
+        8 => Request::delete(path_of("shops", &name), policy),
+        9 => Request::patch(
             path_of("shops", &name),
             json!({ "spec": { "storage": class } }),
         ),
-        10 => delete(path_of("configmaps", &name), policy),
-        11 => delete(path_of(MONITORS, &name), policy),
-        12 => patch(
+        10 => Request::delete(path_of("configmaps", &name), policy),
+        11 => Request::delete(path_of(MONITORS, &name), policy),
+        12 => Request::patch(
             path_of(MONITORS, &name),
             json!({ "spec": { "endpoints": [] } }),
         ),
-        _ => patch(
+        _ => Request::patch(
             path_of("configmaps", &name),
             json!({ "data": { "storage": "other" } }),
         ),
@@ -242,12 +223,12 @@ fn path_of(plural: &str, name: &str) -> String {
 }
 
 fn install() -> Request {
-    (Method::POST, CRDS.to_owned(), definition())
+    Request::create(CRDS.to_owned(), definition())
 }
 
 fn uninstall() -> Request {
     let name = format!("{MONITORS}.monitoring.coreos.com");
-    delete(format!("{CRDS}/{name}"), "Background")
+    Request::delete(format!("{CRDS}/{name}"), "Background")
 }
 
 fn create(draw: &mut Draws, number: u64) -> Request {
@@ -261,14 +242,5 @@ fn create_with(number: u64, class: &str) -> Request {
         "metadata": { "name": name(number), "namespace": NAMESPACE }, "spec": { "storage": class },
     });
     let path = path_of("shops", "");
-    (Method::POST, path.trim_end_matches('/').to_owned(), body)
-}
-
-fn patch(path: String, body: Value) -> Request {
-    (Method::PATCH, path, body)
-}
-
-fn delete(path: String, policy: &str) -> Request {
-    let body = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy });
-    (Method::DELETE, path, body)
+    Request::create(path.trim_end_matches('/').to_owned(), body)
 }

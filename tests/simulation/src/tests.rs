@@ -3,12 +3,12 @@
 
 use std::{collections::BTreeSet, fs, time::Duration};
 
-use http::Method;
 use operator_simulation::{
     cases::{self, Programs},
     judge::{Violation, examine, holder, judge},
     plan::{Action, Calls, Fault, Happens, Machine, Plan, Settings, Step, What},
     program::Program as _,
+    request::Request,
     scripts, seeds,
     shrink::{as_arguments, shrink, source},
     subject::{Operator, Subject, Verdict, View},
@@ -422,13 +422,8 @@ fn i9_a_lease_that_was_cleared_once_excuses_nothing_later() {
     assert!(other.begun > seconds(40));
     // The other replica believes this edit, and its rival has not seen the edit yet.
     let holder = json!({ "spec": { "holderIdentity": other.identity() } });
-    let given_away = Action::Request {
-        user: "admin",
-        method: Method::PATCH,
-        path: format!("/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{LEASE}"),
-        body: holder,
-    };
-    plan.act(seconds(60), given_away);
+    let lease = format!("/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{LEASE}");
+    plan.act(seconds(60), Request::patch(lease, holder));
     assert_eq!(found_by("I9", &run(&plan)).len(), 1);
 }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use http::Method;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use operator_testkit::api_server::{Key, Kind};
 use serde_json::{Value, json};
@@ -12,6 +11,7 @@ use crate::{
     draw::Draws,
     plan::{Action, Fault, Plan, Step, Then, What},
     program::NAMESPACE,
+    request::Request,
     scripts::{self, Script},
     trace::Time,
     world::World,
@@ -30,8 +30,6 @@ const SLOW: Duration = Duration::from_mins(1);
 pub const HOLD: &str = "users.example/hold";
 
 const POLICIES: &[&str] = &["Background", "Background", "Foreground", "Orphan"];
-
-const USER: &str = "alice";
 
 /// An action whose request depends on the stored objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,29 +61,8 @@ struct Objects<'a> {
     spec: Value,
 }
 
-type Request = (Method, String, Value);
-
 fn milliseconds(number: u64) -> Duration {
     Duration::from_millis(number)
-}
-
-fn patch(path: String, body: Value) -> Request {
-    (Method::PATCH, path, body)
-}
-
-fn delete(path: String, policy: &str) -> Request {
-    let body = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy });
-    (Method::DELETE, path, body)
-}
-
-fn send(plan: &mut Plan, at: Time, (method, path, body): Request) {
-    let request = Action::Request {
-        user: USER,
-        method,
-        path,
-        body,
-    };
-    plan.act(at, request);
 }
 
 impl<'a> Objects<'a> {
@@ -102,7 +79,7 @@ impl<'a> Objects<'a> {
     /// Sends a request about the first object.
     fn send(&self, plan: &mut Plan, at: u64, request: fn(&Self, &mut Draws, u64) -> Request) {
         let mut draw = Draws::new(at, "scripts");
-        send(plan, milliseconds(at), request(self, &mut draw, 0));
+        plan.act(milliseconds(at), request(self, &mut draw, 0));
     }
 
     fn is_namespaced(&self) -> bool {
@@ -146,7 +123,7 @@ impl<'a> Objects<'a> {
             "apiVersion": self.api_version(), "kind": self.crd.spec.names.kind, "metadata": metadata,
             "spec": self.draw_spec(draw),
         });
-        (Method::POST, self.all(), body)
+        Request::create(self.all(), body)
     }
 
     /// Changes one field of the spec, or all.
@@ -159,14 +136,14 @@ impl<'a> Objects<'a> {
             let field = draw.of(&fields);
             spec = json!({ field.as_str(): spec[field.as_str()] });
         }
-        patch(self.path(number), json!({ "spec": spec }))
+        Request::patch(self.path(number), json!({ "spec": spec }))
     }
 
     /// Sets or removes an annotation that the runtime reads.
     fn annotate(&self, number: u64, name: &str, value: &Value) -> Request {
         let annotations = json!({ format!("{}/{name}", self.operator.app_group()): value });
         let metadata = json!({ "annotations": annotations });
-        patch(self.path(number), json!({ "metadata": metadata }))
+        Request::patch(self.path(number), json!({ "metadata": metadata }))
     }
 
     /// Draws the request of one action.
@@ -177,17 +154,17 @@ impl<'a> Objects<'a> {
         let request = match draw.below(16) {
             0..=3 => self.create(draw, number),
             4..=8 => self.change(draw, number),
-            9 | 10 => delete(self.path(number), policy),
+            9 | 10 => Request::delete(self.path(number), policy),
             11 => {
                 let again = self.create(draw, number);
-                return vec![delete(self.path(number), "Background"), again];
+                return vec![Request::delete(self.path(number), "Background"), again];
             }
             12 => self.annotate(number, "paused", &"true".into()),
             13 => self.annotate(number, "paused", &Value::Null),
             14 => self.annotate(number, "reconcile-requested-at", &token.into()),
             _ => {
                 let metadata = json!({ "annotations": { "note": token } });
-                patch(self.path(number), json!({ "metadata": metadata }))
+                Request::patch(self.path(number), json!({ "metadata": metadata }))
             }
         };
         vec![request]
@@ -214,9 +191,9 @@ impl Operator {
         let mut body = object.clone();
         body["metadata"]["namespace"] = NAMESPACE.into();
         match what {
-            0 => (Method::POST, all, body),
-            1 => patch(path, object.clone()),
-            _ => delete(path, draw.of(&POLICIES[..2])),
+            0 => Request::create(all, body),
+            1 => Request::patch(path, object.clone()),
+            _ => Request::delete(path, draw.of(&POLICIES[..2])),
         }
     }
 }
@@ -228,10 +205,7 @@ pub fn check(operator: &'static Operator) -> Result<(), String> {
         let objects = Objects::of(operator, &**subject);
         let mut world = World::new(Plan::calm(operator, 1, 1, 1, Duration::ZERO));
         let mut draw = Draws::new(1, "check of the values");
-        let created = (0..DRAWS).map(|_| {
-            let (method, path, body) = objects.create(&mut draw, 0);
-            world.request(USER, &method, &path, &body)
-        });
+        let created = (0..DRAWS).map(|_| objects.create(&mut draw, 0).send(&mut world));
         let rejected: Vec<_> = created.take_while(|(code, _)| *code != 201).collect();
         if let (DRAWS, Some((_, answer))) = (rejected.len(), rejected.last()) {
             return Err(format!(
@@ -260,12 +234,12 @@ fn act_on(objects: &Objects<'_>, plan: &mut Plan, heal: Time) {
     for one in subject.objects_of_others(&mut draw) {
         let at = soon(&mut draw);
         let request = Operator::of_another(&mut draw, &one, 0);
-        send(plan, at, request);
+        plan.act(at, request);
     }
     for number in 0..draw.between(1, OBJECTS + 1) {
         let at = soon(&mut draw);
         let request = objects.create(&mut draw, number);
-        send(plan, at, request);
+        plan.act(at, request);
     }
     let pause = draw.log_uniform(500, 20_000);
     let mut at = 9_000;
@@ -281,11 +255,11 @@ fn act_on(objects: &Objects<'_>, plan: &mut Plan, heal: Time) {
                 let all = subject.objects_of_others(&mut draw);
                 let (one, what) = (draw.of(&all), draw.below(3));
                 let request = Operator::of_another(&mut draw, &one, what);
-                send(plan, at, request);
+                plan.act(at, request);
             }
             _ => {
                 for request in objects.deed(&mut draw) {
-                    send(plan, at, request);
+                    plan.act(at, request);
                 }
             }
         }
@@ -297,22 +271,22 @@ fn act_on(objects: &Objects<'_>, plan: &mut Plan, heal: Time) {
         let at = later(&mut draw);
         let request = Operator::of_another(&mut draw, &one, 0);
         if !draw.once_in(4) {
-            send(plan, at, request);
+            plan.act(at, request);
         }
     }
     for number in 0..OBJECTS {
         if !draw.once_in(4) {
             let at = later(&mut draw);
-            send(plan, at, objects.annotate(number, "paused", &Value::Null));
+            plan.act(at, objects.annotate(number, "paused", &Value::Null));
         }
         let at = later(&mut draw);
         let token = format!("after the faults {number}");
         let request = objects.annotate(number, "reconcile-requested-at", &token.into());
-        send(plan, at, request);
+        plan.act(at, request);
         if draw.once_in(2) {
             let at = later(&mut draw);
             let request = objects.change(&mut draw, number);
-            send(plan, at, request);
+            plan.act(at, request);
         }
     }
     // More than there can be.
@@ -335,7 +309,7 @@ fn act_on(objects: &Objects<'_>, plan: &mut Plan, heal: Time) {
     // A new object that no fault has affected.
     let at = plan.rest.saturating_sub(NEW);
     let request = objects.create(&mut draw, OBJECTS);
-    send(plan, at, request);
+    plan.act(at, request);
 }
 
 /// Adds the actions of a script.
@@ -366,17 +340,15 @@ pub fn scripts(operator: &'static Operator) -> Vec<Script> {
             }
         }),
         ("delete", |objects, plan| {
-            send(
-                plan,
+            plan.act(
                 milliseconds(6_000),
-                delete(objects.path(0), "Background"),
+                Request::delete(objects.path(0), "Background"),
             );
         }),
         ("delete and create again", |objects, plan| {
-            send(
-                plan,
+            plan.act(
                 milliseconds(6_000),
-                delete(objects.path(0), "Background"),
+                Request::delete(objects.path(0), "Background"),
             );
             objects.send(plan, 6_050, Objects::create);
         }),
@@ -407,7 +379,7 @@ pub fn scripts(operator: &'static Operator) -> Vec<Script> {
         let mut draw = Draws::new(plan.seed, "scripts");
         for one in subject.objects_of_others(&mut draw) {
             let request = Operator::of_another(&mut draw, &one, 0);
-            send(&mut plan, milliseconds(500), request);
+            plan.act(milliseconds(500), request);
         }
         objects.send(&mut plan, 1_000, Objects::create);
         act(&objects, &mut plan);
@@ -428,13 +400,7 @@ pub fn scripts(operator: &'static Operator) -> Vec<Script> {
 pub fn change(operator: &Operator) -> Option<Action> {
     let objects = Objects::of(operator, &**operator.subjects.first()?);
     let mut draw = Draws::new(2, "a change");
-    let (method, path, body) = objects.change(&mut draw, 0);
-    Some(Action::Request {
-        user: USER,
-        method,
-        path,
-        body,
-    })
+    Some(objects.change(&mut draw, 0).into())
 }
 
 fn meddle_with(what: Meddling, pick: u64) -> Action {
@@ -460,10 +426,7 @@ fn meddling(draw: &mut Draws, plan: &mut Plan, at: Time) {
 
 /// Carries out an action on the `pick`-th object that it may concern. Returns the status code, or 404 if there is none.
 pub fn meddle(world: &mut World, what: Meddling, pick: u64) -> u16 {
-    let Some((method, path, body)) = request(world, what, pick) else {
-        return 404;
-    };
-    world.request(USER, &method, &path, &body).0
+    request(world, what, pick).map_or(404, |request| request.send(world).0)
 }
 
 /// Returns an element, by a number of any size.
@@ -511,14 +474,14 @@ fn request(world: &World, what: Meddling, pick: u64) -> Option<Request> {
             let all: Vec<Value> = all.chain(hold).collect();
             let version = &object["metadata"]["resourceVersion"];
             let metadata = json!({ "finalizers": all, "resourceVersion": version });
-            Some(patch(key.url(), json!({ "metadata": metadata })))
+            Some(Request::patch(key.url(), json!({ "metadata": metadata })))
         }
-        Meddling::Evict => Some(delete(picked(owned, pick)?.0.url(), "Background")),
-        Meddling::Delete { policy } => Some(delete(picked(owned, pick)?.0.url(), policy)),
+        Meddling::Evict => Some(Request::delete(picked(owned, pick)?.0.url(), "Background")),
+        Meddling::Delete { policy } => Some(Request::delete(picked(owned, pick)?.0.url(), policy)),
         Meddling::Orphan => {
             let metadata = json!({ "ownerReferences": null });
             let path = picked(owned, pick)?.0.url();
-            Some(patch(path, json!({ "metadata": metadata })))
+            Some(Request::patch(path, json!({ "metadata": metadata })))
         }
         Meddling::Drift => drift(world, picked(owned, pick)?, pick),
         Meddling::Squat => {
@@ -531,7 +494,7 @@ fn request(world: &World, what: Meddling, pick: u64) -> Option<Request> {
             body["metadata"].as_object_mut()?.remove("ownerReferences");
             let path = key.url();
             let all = path.rsplit_once('/')?.0.to_owned();
-            Some((Method::POST, all, body))
+            Some(Request::create(all, body))
         }
     }
 }
@@ -574,7 +537,7 @@ fn drift(world: &World, (key, object): (Key, Value), pick: u64) -> Option<Reques
         number => (number.as_i64()? + 1).into(),
     };
     let first = path.split('/').nth(1)?;
-    Some(patch(key.url(), json!({ first: changed[first] })))
+    Some(Request::patch(key.url(), json!({ first: changed[first] })))
 }
 
 /// Collects the pointers of all strings, numbers and booleans.
