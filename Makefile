@@ -99,13 +99,14 @@ nix-check: ## build and check everything in flake.nix
 	tests/nix/check.sh
 
 # `--quick` only shows that it works: a release build of the controller takes minutes.
-bench: ## compare with controller-runtime: 25 minutes (ARGS=--quick: 2 minutes, ARGS=--secrets: memory with many Secrets, ARGS=--isolation: of several kinds, ARGS=--failover: after a killed leader)
+bench: ## compare with controller-runtime and kube-rs: 30 minutes (ARGS=--quick: 2 minutes, ARGS=--secrets: memory with many Secrets, ARGS=--isolation: of several kinds, ARGS=--failover: after a killed leader)
 	tests/require.sh
 	crates/testkit/src/cluster/build.sh
 	crates/testkit/src/collector/build.sh
 	$(BUILD) --example several_kinds --profile bench --bin foo-controller --bin xtask
 	$(if $(filter --quick --secrets --isolation --failover,$(ARGS)),,cargo build --locked --release)
 	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .
+	cargo build --locked --manifest-path benches/kube-rs/Cargo.toml --target-dir $(abspath $(TARGET)) $(if $(filter --quick,$(ARGS)),--profile bench,--release)
 	$(TARGET)/release/xtask bench $(ARGS)
 
 simulate: ## run the operator in simulation: SEEDS=2000 FROM=1: check many seeds; SEED=17 or CASE=name: print one; EXHAUSTIVE=1: a fault at each early request (ONLY=script)

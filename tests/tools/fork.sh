@@ -62,7 +62,7 @@ case $lower in
 esac
 rustfmt --edition 2024 <<<"struct $kind; mod $lower {} mod $plural {} mod ${name//-/_} {}" >/dev/null 2>&1 ||
   fail "NAME=$name, KIND=$kind or PLURAL=$plural is a word of Rust's"
-used=$(git ls-files -z -- 'src/*.rs' 'tests/*.rs' 'crates/simulation/*.rs' 'crates/testkit/*.rs' 'xtask/*.rs' 'benches/*.go' | words="$kind|$lower|$plural|${kind^^}|${plural^^}|${name//-/_}" xargs -0 perl -ne '
+used=$(git ls-files -z -- 'src/*.rs' 'tests/*.rs' 'crates/simulation/*.rs' 'crates/testkit/*.rs' 'xtask/*.rs' 'benches/*.rs' 'benches/*.go' | words="$kind|$lower|$plural|${kind^^}|${plural^^}|${name//-/_}" xargs -0 perl -ne '
   s/"(?:[^"\\]|\\.)*"//g; s{//.*}{};
   if (/\b(?:$ENV{words})\b/) { print "$ARGV: $_"; exit }')
 [ -z "$used" ] || fail "NAME=$name, KIND=$kind or PLURAL=$plural is what the code calls something else, as in ${used%%$'\n'*}"

@@ -1,6 +1,6 @@
 //! Conditions of a measurement: revision, versions and machine.
 
-use std::{collections::BTreeMap, fs, process::Command};
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -46,6 +46,12 @@ impl Conditions {
             ),
         ]);
         versions.extend(of_peer());
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../benches/kube-rs/Cargo.toml");
+        let id = ["pkgid", "--locked", "--manifest-path"];
+        let kube = output(Command::new("cargo").args(id).arg(manifest).arg("kube"));
+        if let Some((_, version)) = kube.rsplit_once('@') {
+            versions.insert("kube".to_owned(), version.to_owned());
+        }
         Self {
             commit: output(Command::new("git").args([
                 "-C",

@@ -1,6 +1,6 @@
-//! Compares this controller with one based on controller-runtime (`benches/peer`) and with the bare API server. Flags select
-//! measures of this controller alone: Secrets, isolation, failover. `benches/README.md` describes the measures and how to read
-//! them.
+//! Compares this controller with one based on controller-runtime (`benches/peer`), one on kube-rs (`benches/kube-rs`), and
+//! with the bare API server. Flags select measures of this controller alone: Secrets, isolation, failover. `benches/README.md`
+//! describes the measures and how to read them.
 #![allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -38,7 +38,7 @@ use report::{Results, Scale, Side, Workload};
 use workloads::Bench;
 
 const FULL: Scale = Scale {
-    sides: &[Side::Ours, Side::Tuned, Side::Defaults],
+    sides: &[Side::Ours, Side::Tuned, Side::Defaults, Side::KubeRs],
     pairs: 5,
     some: 1_000,
     many: 10_000,
@@ -50,7 +50,7 @@ const FULL: Scale = Scale {
 
 /// A short run that checks that every workload works.
 const QUICK: Scale = Scale {
-    sides: &[Side::Ours, Side::Tuned],
+    sides: &[Side::Ours, Side::Tuned, Side::KubeRs],
     pairs: 1,
     some: 60,
     many: 500,

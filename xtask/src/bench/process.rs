@@ -155,6 +155,7 @@ pub fn program(side: Side) -> PathBuf {
     built(match side {
         Side::Ours => "foo-controller",
         Side::Tuned | Side::Defaults => "bench-peer",
+        Side::KubeRs => "bench-kube-rs",
         Side::Bare => panic!("the bare server has no controller"),
     })
 }

@@ -33,6 +33,8 @@ pub enum Side {
     Tuned,
     /// The controller in `peer/` with controller-runtime's defaults.
     Defaults,
+    /// The controller in `kube-rs/`, on kube-rs' `Controller`.
+    KubeRs,
 }
 
 /// Sizes and durations of the workloads.
@@ -220,14 +222,20 @@ impl Results {
     pub fn tables(&self) -> String {
         let (mut measures, mut requests) = (String::new(), String::new());
         for row in self.rows() {
-            let figures = [Side::Bare, Side::Ours, Side::Tuned, Side::Defaults]
-                .map(|side| spread(&row.values(side), number));
-            let [bare, ours, tuned, defaults] = figures;
+            let figures = [
+                Side::Bare,
+                Side::Ours,
+                Side::Tuned,
+                Side::Defaults,
+                Side::KubeRs,
+            ]
+            .map(|side| spread(&row.values(side), number));
+            let [bare, ours, tuned, defaults, kube_rs] = figures;
             let (workload, measure) = (row.workload.words(&self.scale), row.measure);
             if let Some(kind) = measure.strip_prefix("requests: ") {
                 let _ = writeln!(
                     requests,
-                    "| {workload} | {kind} | {ours} | {tuned} | {defaults} |"
+                    "| {workload} | {kind} | {ours} | {tuned} | {defaults} | {kube_rs} |"
                 );
             } else {
                 let ratios = spread(&row.ratios(Side::Ours, Side::Tuned), ratio);
@@ -240,7 +248,7 @@ impl Results {
                 let goal = row.goal().map_or(String::new(), |goal| goal.to_string());
                 let _ = writeln!(
                     measures,
-                    "| {workload} | {measure} | {bare} | {ours} | {tuned} | {defaults} | {ratios} | {goal} | {ceiling} |"
+                    "| {workload} | {measure} | {bare} | {ours} | {tuned} | {defaults} | {kube_rs} | {ratios} | {goal} | {ceiling} |"
                 );
             }
         }
@@ -259,10 +267,10 @@ impl Results {
         format!(
             "{date} UTC, commit {commit}; {cores} cores of {processor}, {kernel}; {versions}.\n\n\
              Medians; in brackets, the least and the greatest of the pairs. The ratios are to the tuned one.\n\n\
-             | workload | measure | bare writes | foo-controller | controller-runtime, tuned | controller-runtime, defaults | ratio | goal | the bare writes' ratio |\n\
-             |---|---|---|---|---|---|---|---|---|\n{measures}\n\
-             | workload | requests | foo-controller | controller-runtime, tuned | controller-runtime, defaults |\n\
-             |---|---|---|---|---|\n{requests}"
+             | workload | measure | bare writes | foo-controller | controller-runtime, tuned | controller-runtime, defaults | kube-rs | ratio | goal | the bare writes' ratio |\n\
+             |---|---|---|---|---|---|---|---|---|---|\n{measures}\n\
+             | workload | requests | foo-controller | controller-runtime, tuned | controller-runtime, defaults | kube-rs |\n\
+             |---|---|---|---|---|---|\n{requests}"
         )
     }
 }

@@ -88,14 +88,13 @@ impl Bench {
                     }
                 }
             }
-            // The steady rates need as many Foos of this side as of the others.
-            if !sides.contains(&Side::Defaults)
-                && self.scale.sides.contains(&Side::Defaults)
-                && self.wants_any(&["steady"])
-            {
-                let plane = self.plane().await;
-                let mut run = Run::start(&plane, Side::Defaults, &[]).await;
-                self.rates(&mut run).await;
+            // The steady rates need as many Foos of the other sides as of these.
+            for other in self.scale.sides {
+                if !sides.contains(other) && self.wants_any(&["steady"]) {
+                    let plane = self.plane().await;
+                    let mut run = Run::start(&plane, *other, &[]).await;
+                    self.rates(&mut run).await;
+                }
             }
             if pair % 2 == 1 {
                 self.some_bare().await;
@@ -515,9 +514,9 @@ impl Bench {
     fn note_speeds(&mut self) {
         for workload in [Create, Workload::Scale] {
             let bare = self.measured(Side::Bare, workload, ALL);
-            for side in [Side::Ours, Side::Tuned, Side::Defaults] {
-                if let Some((bare, all)) = bare.zip(self.measured(side, workload, ALL)) {
-                    self.note(workload, side, SPEED, 100.0 * bare / all);
+            for side in self.scale.sides {
+                if let Some((bare, all)) = bare.zip(self.measured(*side, workload, ALL)) {
+                    self.note(workload, *side, SPEED, 100.0 * bare / all);
                 }
             }
         }
