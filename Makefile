@@ -22,6 +22,7 @@ test-built:
 	tests/require.sh
 ifndef KUBERNETES
 	cargo fmt --check
+	cargo fmt --check --manifest-path benches/kube-rs/Cargo.toml
 	$(MAKE) lint
 endif
 	crates/testkit/src/cluster/build.sh
@@ -67,9 +68,11 @@ lint: $(DENY)/bin/cargo-deny ## run clippy, rustdoc, and cargo-deny: licences, s
 
 audit: $(DENY)/bin/cargo-deny ## check the dependencies for known vulnerabilities; requires the internet
 	$(DENY)/bin/cargo-deny --locked check advisories
+	$(DENY)/bin/cargo-deny --locked --manifest-path benches/kube-rs/Cargo.toml check --config deny.toml advisories
 
 fmt: ## format the code
 	cargo fmt
+	cargo fmt --manifest-path benches/kube-rs/Cargo.toml
 
 fork: ## rename this into your own operator: NAME=tea-controller KIND=Teapot GROUP=example.org (PLURAL=teapots SHORT=tp)
 	@$(if $(findstring command,$(origin NAME)),,unset NAME;) exec tests/tools/fork.sh # some systems set NAME to the host name
@@ -106,7 +109,7 @@ bench: ## compare with controller-runtime and kube-rs: 30 minutes (ARGS=--quick:
 	$(BUILD) --example several_kinds --profile bench --bin foo-controller --bin xtask
 	$(if $(filter --quick --secrets --isolation --failover,$(ARGS)),,cargo build --locked --release)
 	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .
-	cargo build --locked --manifest-path benches/kube-rs/Cargo.toml --target-dir $(abspath $(TARGET)) $(if $(filter --quick,$(ARGS)),--profile bench,--release)
+	$(if $(filter --secrets --isolation --failover,$(ARGS)),,cargo build --locked --manifest-path benches/kube-rs/Cargo.toml --target-dir $(abspath $(TARGET)) $(if $(filter --quick,$(ARGS)),--profile bench,--release))
 	$(TARGET)/release/xtask bench $(ARGS)
 
 simulate: ## run the operator in simulation: SEEDS=2000 FROM=1: check many seeds; SEED=17 or CASE=name: print one; EXHAUSTIVE=1: a fault at each early request (ONLY=script)

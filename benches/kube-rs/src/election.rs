@@ -1,4 +1,4 @@
-//! An election as operators on kube-rs have it: the Lease is polled every 2 s, renewed every 2 s, and released at the end.
+//! The election: the Lease is polled every 2 s, renewed every 2 s, and released at the end. kube-leader-election requires kube 4.
 
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ pub struct Held {
 }
 
 /// Waits until this process holds the Lease.
-pub async fn acquire(client: Client) -> Result<Held, Error> {
+pub async fn acquire(client: Client) -> Held {
     let leases = Api::namespaced(client, NAMESPACE);
     let identity = format!("kube-rs-{}", std::process::id());
     let held = Held { leases, identity };
-    while !held.try_acquire().await? {
+    while !held.try_acquire().await.unwrap_or(false) {
         sleep(RETRY_PERIOD).await;
     }
-    Ok(held)
+    held
 }
 
 impl Held {
@@ -51,9 +51,9 @@ impl Held {
     }
 
     pub async fn release(&self) -> Result<(), Error> {
-        self.write(self.leases.get_opt(NAME).await?, None)
-            .await
-            .map(drop)
+        // A renewal may be under way, whose write causes a conflict.
+        while !self.write(self.leases.get_opt(NAME).await?, None).await? {}
+        Ok(())
     }
 
     /// Writes the Lease if it is held by this process or by none.

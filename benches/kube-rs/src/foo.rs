@@ -75,15 +75,18 @@ pub fn status(foo: &Foo, deployment: &Deployment) -> FooStatus {
         .iter()
         .map(|(key, value)| format!("{key}={value}"))
         .collect();
+    let mut conditions = vec![
+        condition("Ready", is_complete, ready),
+        condition("Progressing", !is_complete, progressing),
+    ];
+    let others = before.filter(|it| it.type_ != "Ready" && it.type_ != "Progressing");
+    conditions.extend(others.cloned());
     FooStatus {
         available_replicas,
         observed_generation: foo.metadata.generation.unwrap_or(0),
         replicas: status.replicas.unwrap_or(0),
         selector: selector.join(","),
         deployment_name: name,
-        conditions: vec![
-            condition("Ready", is_complete, ready),
-            condition("Progressing", !is_complete, progressing),
-        ],
+        conditions,
     }
 }

@@ -1,5 +1,5 @@
-//! The operator that foo-controller is measured against: the same Foos, on `Controller` of kube-rs. Typed objects, reads from caches
-//! without managed fields, writes only of changes. `election.rs` has the election, which kube-rs lacks.
+//! A peer of foo-controller on `Controller` of kube-rs. It has typed objects, reads caches without managed fields, and writes only
+//! changes. `election.rs` has the election, which kube-rs lacks.
 
 mod election;
 mod foo;
@@ -7,6 +7,7 @@ mod foo;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use clap::Parser;
+use foo::Foo;
 use futures::StreamExt;
 use k8s_openapi::{
     api::{
@@ -17,7 +18,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{ObjectMeta, Patch, PatchParams, PostParams},
+    api::{ObjectMeta, PostParams},
     runtime::{
         Config, Controller, PredicateConfig, WatchStreamExt,
         controller::Action,
@@ -27,9 +28,6 @@ use kube::{
         watcher,
     },
 };
-use serde_json::json;
-
-use foo::Foo;
 
 const IMAGE: &str = "nginx:latest";
 
@@ -98,9 +96,12 @@ async fn reconcile(foo: Arc<Foo>, context: Arc<Context>) -> Result<Action, Error
     };
     let status = foo::status(&foo, &deployment);
     if foo.status.as_ref() != Some(&status) {
-        let patch = Patch::Merge(json!({ "status": status }));
         let foos = Api::<Foo>::namespaced(context.client.clone(), &namespace);
-        foos.patch_status(&foo.name_any(), &PatchParams::default(), &patch)
+        let reported = Foo {
+            status: Some(status),
+            ..Foo::clone(&foo)
+        };
+        foos.replace_status(&foo.name_any(), &PostParams::default(), &reported)
             .await?;
     }
     if let Some(change) = change {
@@ -112,7 +113,13 @@ async fn reconcile(foo: Arc<Foo>, context: Arc<Context>) -> Result<Action, Error
             action: "Reconcile".to_owned(),
             secondary: None,
         };
-        context.events.publish(&event, &foo.object_ref(&())).await?;
+        let (events, object) = (context.events.clone(), foo.object_ref(&()));
+        // The recorder has no queue, and a worker should not wait for an event.
+        tokio::spawn(async move {
+            if let Err(error) = events.publish(&event, &object).await {
+                tracing::warn!(%error, "event not written");
+            }
+        });
     }
     Ok(Action::requeue(context.resync))
 }
@@ -191,7 +198,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().init();
     let Arguments { workers, resync } = Arguments::parse();
     let client = Client::try_default().await?;
-    let lease = election::acquire(client.clone()).await?;
+    let lease = election::acquire(client.clone()).await;
 
     let (foos, writer) = reflector::store();
     let watched = watcher(

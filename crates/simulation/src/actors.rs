@@ -224,7 +224,7 @@ pub fn carry_out(world: &mut World, action: &Action) -> u16 {
     match action {
         Action::User(action) => action.act(world),
         Action::Meddle { what, pick } => meddle(world, *what, *pick),
-        Action::Request(request) => request.send(world).0,
+        Action::Request(request) => request.send(world, USER).0,
         Action::Stop { .. }
         | Action::Start { .. }
         | Action::Replace { .. }

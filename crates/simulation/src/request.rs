@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{plan::Action, world::World};
 
-/// A request of a user. The path begins with `/`. The body is sent as it is, for a PATCH as a merge patch.
+/// A request to the first running API server. The path begins with `/`. The body is sent as it is, for a PATCH as a merge patch.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: Method,
@@ -14,37 +14,33 @@ pub struct Request {
 }
 
 impl Request {
-    /// The path is that of the list.
+    pub fn new(method: Method, path: String, body: Value) -> Self {
+        Self { method, path, body }
+    }
+
+    pub fn get(path: String) -> Self {
+        Self::new(Method::GET, path, Value::Null)
+    }
+
+    /// `path` is that of the collection, such as `…/foos`.
     pub fn create(path: String, body: Value) -> Self {
-        Self {
-            method: Method::POST,
-            path,
-            body,
-        }
+        Self::new(Method::POST, path, body)
     }
 
     pub fn patch(path: String, body: Value) -> Self {
-        Self {
-            method: Method::PATCH,
-            path,
-            body,
-        }
+        Self::new(Method::PATCH, path, body)
     }
 
     /// The policy is `Background`, `Foreground` or `Orphan`.
     pub fn delete(path: String, policy: &str) -> Self {
         let body =
             json!({ "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy });
-        Self {
-            method: Method::DELETE,
-            path,
-            body,
-        }
+        Self::new(Method::DELETE, path, body)
     }
 
-    /// Returns the status code, and the object or the error.
-    pub fn send(&self, world: &mut World) -> (u16, Value) {
-        world.request("alice", &self.method, &self.path, &self.body)
+    /// Sends it as `user`. Returns the status code, and the object or the error.
+    pub fn send(&self, world: &mut World, user: &str) -> (u16, Value) {
+        world.request(user, &self.method, &self.path, &self.body)
     }
 }
 

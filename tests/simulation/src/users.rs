@@ -4,6 +4,7 @@ use http::Method;
 use operator_simulation::{
     actors::{USER, deployment_name},
     plan::User,
+    request::Request,
     world::{World, at},
 };
 use operator_testkit::api_server::Key;
@@ -163,12 +164,12 @@ pub enum Policy {
     Orphan,
 }
 
+/// Another user than the owner of the Foos.
+const ADMIN: &str = "admin";
+
 fn foo_name(number: u8) -> String {
     format!("foo-{number}")
 }
-
-/// Method, path and body.
-type Request = (Method, String, Value);
 
 impl User for Deed {
     fn act(&self, world: &mut World) -> u16 {
@@ -183,16 +184,20 @@ fn act(world: &mut World, deed: Deed) -> u16 {
             foo,
             deployment,
             replicas,
-        } => return by_owner(world, create_named(foo, deployment, replicas)),
+        } => return create_named(foo, deployment, replicas).send(world, USER).0,
         Deed::Scale { foo, replicas } => {
             let spec = json!({ "replicas": replicas });
-            return by_owner(world, patch(path_of(foo), json!({ "spec": spec })));
+            return Request::patch(path_of(foo), json!({ "spec": spec }))
+                .send(world, USER)
+                .0;
         }
         Deed::Rename { foo, deployment } => {
             let spec = json!({ "deploymentName": deployment });
-            return by_owner(world, patch(path_of(foo), json!({ "spec": spec })));
+            return Request::patch(path_of(foo), json!({ "spec": spec }))
+                .send(world, USER)
+                .0;
         }
-        Deed::Delete { foo, policy } => return by_owner(world, delete(path_of(foo), policy)),
+        Deed::Delete { foo, policy } => return delete(path_of(foo), policy).send(world, USER).0,
         Deed::CreateFoo {
             foo,
             deployment,
@@ -203,20 +208,20 @@ fn act(world: &mut World, deed: Deed) -> u16 {
             deployment,
             replicas,
         } => {
-            send(world, delete(foo_path(foo), Policy::Background));
+            delete(foo_path(foo), Policy::Background).send(world, ADMIN);
             create_foo(foo, deployment, replicas)
         }
         Deed::ScaleFoo { foo, replicas } => {
-            patch(foo_path(foo), json!({ "spec": { "replicas": replicas } }))
+            Request::patch(foo_path(foo), json!({ "spec": { "replicas": replicas } }))
         }
         Deed::RenameDeployment { foo, deployment } => {
             let spec = json!({ "deploymentName": deployment_name(deployment) });
-            patch(foo_path(foo), json!({ "spec": spec }))
+            Request::patch(foo_path(foo), json!({ "spec": spec }))
         }
         Deed::AnnotateFoo { foo } => {
-            let (_, object) = send(world, get(foo_path(foo)));
+            let (_, object) = Request::get(foo_path(foo)).send(world, ADMIN);
             let version = &object["metadata"]["resourceVersion"];
-            patch(
+            Request::patch(
                 foo_path(foo),
                 json!({ "metadata": { "annotations": { "note": version } } }),
             )
@@ -225,19 +230,20 @@ fn act(world: &mut World, deed: Deed) -> u16 {
         Deed::DeleteFoo { foo, policy } => delete(foo_path(foo), policy),
         Deed::AddFinalizer { foo } => {
             let metadata = json!({ "finalizers": ["example.com/hold"] });
-            patch(foo_path(foo), json!({ "metadata": metadata }))
+            Request::patch(foo_path(foo), json!({ "metadata": metadata }))
         }
         Deed::RemoveFinalizer { foo } => {
-            patch(foo_path(foo), json!({ "metadata": { "finalizers": null } }))
+            Request::patch(foo_path(foo), json!({ "metadata": { "finalizers": null } }))
         }
         Deed::DeleteDeployment { deployment, policy } => {
             delete(deployment_path(deployment), policy)
         }
         Deed::CreateDeployment { deployment } => create_deployment(deployment),
         Deed::CopyDeployment { foo, deployment } => {
-            let (_, foo) = send(world, get(foo_path(foo)));
+            let (_, foo) = Request::get(foo_path(foo)).send(world, ADMIN);
             let name = foo["spec"]["deploymentName"].as_str().unwrap_or_default();
-            let (code, one) = send(world, get(format!("{}/{name}", deployments_path())));
+            let (code, one) =
+                Request::get(format!("{}/{name}", deployments_path())).send(world, ADMIN);
             if name.is_empty() || code != 200 {
                 return code;
             }
@@ -246,7 +252,7 @@ fn act(world: &mut World, deed: Deed) -> u16 {
         Deed::ScaleDeployment {
             deployment,
             replicas,
-        } => patch(
+        } => Request::patch(
             deployment_path(deployment),
             json!({ "spec": { "replicas": replicas } }),
         ),
@@ -254,45 +260,47 @@ fn act(world: &mut World, deed: Deed) -> u16 {
         Deed::ChangeImage { deployment } => {
             let containers = json!([{ "name": "nginx", "image": "another:1" }]);
             let spec = json!({ "template": { "spec": { "containers": containers } } });
-            patch(deployment_path(deployment), json!({ "spec": spec }))
+            Request::patch(deployment_path(deployment), json!({ "spec": spec }))
         }
-        Deed::PauseDeployment { deployment, paused } => patch(
+        Deed::PauseDeployment { deployment, paused } => Request::patch(
             deployment_path(deployment),
             json!({ "spec": { "paused": Some(true).filter(|_| paused) } }),
         ),
         Deed::ChangeLabels { deployment } => {
             let labels = json!({ "app": "another", "more": "of-it" });
-            patch(
+            Request::patch(
                 deployment_path(deployment),
                 json!({ "metadata": { "labels": labels } }),
             )
         }
         Deed::ForgeGeneration { deployment } => {
             let annotations = json!({ GENERATION: "999" });
-            patch(
+            Request::patch(
                 deployment_path(deployment),
                 json!({ "metadata": { "annotations": annotations } }),
             )
         }
         Deed::OrphanDeployment { deployment } => {
             let metadata = json!({ "ownerReferences": null });
-            patch(deployment_path(deployment), json!({ "metadata": metadata }))
+            Request::patch(deployment_path(deployment), json!({ "metadata": metadata }))
         }
         Deed::Autoscale { foo, replicas } => return autoscale(world, foo, replicas),
         Deed::DeleteLease => delete(lease_path(), Policy::Background),
         Deed::EmptyLease => {
-            let (200, mut lease) = send(world, get(lease_path())) else {
+            let (200, mut lease) = Request::get(lease_path()).send(world, ADMIN) else {
                 return 404;
             };
             lease["spec"] = json!({});
-            (Method::PUT, lease_path(), lease)
+            Request::new(Method::PUT, lease_path(), lease)
         }
-        Deed::ClearHolder => patch(lease_path(), json!({ "spec": { "holderIdentity": null } })),
-        Deed::GiveLeaseAway => patch(
+        Deed::ClearHolder => {
+            Request::patch(lease_path(), json!({ "spec": { "holderIdentity": null } }))
+        }
+        Deed::GiveLeaseAway => Request::patch(
             lease_path(),
             json!({ "spec": { "holderIdentity": "somebody_else" } }),
         ),
-        Deed::ShortenLease => patch(
+        Deed::ShortenLease => Request::patch(
             lease_path(),
             json!({ "spec": { "leaseDurationSeconds": 1 } }),
         ),
@@ -301,31 +309,22 @@ fn act(world: &mut World, deed: Deed) -> u16 {
             let spec = json!({
                 "leaseTransitions": i32::MAX, "acquireTime": last, "renewTime": last,
             });
-            patch(lease_path(), json!({ "spec": spec }))
+            Request::patch(lease_path(), json!({ "spec": spec }))
         }
         Deed::RestoreLease => {
             let then = "2020-01-01T00:00:00.000000Z";
             let spec = json!({
                 "holderIdentity": null, "leaseDurationSeconds": 1, "acquireTime": then, "renewTime": then,
             });
-            patch(lease_path(), json!({ "spec": spec }))
+            Request::patch(lease_path(), json!({ "spec": spec }))
         }
     };
-    send(world, request).0
-}
-
-fn send(world: &mut World, (method, path, body): Request) -> (u16, Value) {
-    world.request("admin", &method, &path, &body)
-}
-
-/// Sends a request of the owner of the Foos.
-fn by_owner(world: &mut World, (method, path, body): Request) -> u16 {
-    world.request(USER, &method, &path, &body).0
+    request.send(world, ADMIN).0
 }
 
 fn autoscale(world: &mut World, foo: u8, replicas: u8) -> u16 {
     const AUTOSCALER: &str = "system:serviceaccount:kube-system:horizontal-pod-autoscaler";
-    let (200, foo_now) = send(world, get(foo_path(foo))) else {
+    let (200, foo_now) = Request::get(foo_path(foo)).send(world, ADMIN) else {
         return 404;
     };
     let spec = &foo_now["spec"];
@@ -352,7 +351,7 @@ fn create_named(name: &str, deployment: &str, replicas: Option<i32>) -> Request 
     if let Some(replicas) = replicas {
         spec["replicas"] = replicas.into();
     }
-    create(
+    Request::create(
         foos_path(),
         json!({
             "apiVersion": "samplecontroller.k8s.io/v1alpha1",
@@ -366,7 +365,7 @@ fn create_named(name: &str, deployment: &str, replicas: Option<i32>) -> Request 
 fn create_deployment(number: u8) -> Request {
     let labels = json!({ "app": "foreign" });
     let containers = json!([{ "name": "foreign", "image": "foreign:1" }]);
-    create(
+    Request::create(
         deployments_path(),
         json!({
             "apiVersion": "apps/v1",
@@ -383,7 +382,7 @@ fn create_deployment(number: u8) -> Request {
 
 /// Writes the status like the Deployment controller.
 fn lose_pod(world: &mut World, path: &str) -> u16 {
-    let (_, one) = send(world, get(path.to_owned()));
+    let (_, one) = Request::get(path.to_owned()).send(world, ADMIN);
     let count = |field: &str| one["status"][field].as_i64().unwrap_or_default();
     let left = count("availableReplicas") - 1;
     if left < 0 {
@@ -395,14 +394,14 @@ fn lose_pod(world: &mut World, path: &str) -> u16 {
         "availableReplicas": left_out(left),
         "unavailableReplicas": count("replicas") - left,
     });
-    let status = patch(format!("{path}/status"), json!({ "status": counts }));
-    send(world, status).0
+    let status = Request::patch(format!("{path}/status"), json!({ "status": counts }));
+    status.send(world, ADMIN).0
 }
 
 /// Returns the request that creates a copy under another name.
 fn copy(one: &Value, number: u8) -> Request {
     let metadata = &one["metadata"];
-    create(
+    Request::create(
         deployments_path(),
         json!({
             "apiVersion": "apps/v1",
@@ -470,20 +469,6 @@ fn lease_path() -> String {
     format!("/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/{LEASE}")
 }
 
-fn get(path: String) -> Request {
-    (Method::GET, path, Value::Null)
-}
-
-fn create(path: String, body: Value) -> Request {
-    (Method::POST, path, body)
-}
-
-fn patch(path: String, body: Value) -> Request {
-    (Method::PATCH, path, body)
-}
-
 fn delete(path: String, policy: Policy) -> Request {
-    let policy = format!("{policy:?}");
-    let body = json!({ "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": policy });
-    (Method::DELETE, path, body)
+    Request::delete(path, &format!("{policy:?}"))
 }

@@ -17,6 +17,7 @@ const GREY: &str = "#888888";
 const OURS: &str = "#d9730d";
 const TUNED: &str = "#2f81f7";
 const DEFAULTS: &str = "#9a6dd7";
+const KUBE_RS: &str = "#2da44e";
 
 /// Plots this controller's figures relative to the peers', for all measures with a ratio goal. A dot is a pair; the bar is the
 /// goal.
@@ -65,6 +66,7 @@ pub fn latencies(results: &Results) -> String {
         }
         let sides = [
             (Side::Bare, GREY),
+            (Side::KubeRs, KUBE_RS),
             (Side::Defaults, DEFAULTS),
             (Side::Tuned, TUNED),
             (Side::Ours, OURS),
@@ -85,6 +87,7 @@ pub fn latencies(results: &Results) -> String {
         ("foo-controller", OURS),
         ("controller-runtime, tuned", TUNED),
         ("controller-runtime, defaults", DEFAULTS),
+        ("kube-rs", KUBE_RS),
         ("bare writes", GREY),
     ];
     plot.finish(&legend, results)

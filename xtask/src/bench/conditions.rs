@@ -50,7 +50,7 @@ impl Conditions {
         let id = ["pkgid", "--locked", "--manifest-path"];
         let kube = output(Command::new("cargo").args(id).arg(manifest).arg("kube"));
         if let Some((_, version)) = kube.rsplit_once('@') {
-            versions.insert("kube".to_owned(), version.to_owned());
+            versions.insert("kube of kube-rs/".to_owned(), version.to_owned());
         }
         Self {
             commit: output(Command::new("git").args([

@@ -23,7 +23,7 @@ pub const EXPORTING: &str = "time: of what it is without, %";
 
 /// Program that did the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Side {
     /// The load generator alone, which sends the writes of a controller.
     Bare,

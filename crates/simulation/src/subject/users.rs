@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{AnySubject, Operator, operator::spec_of, schema};
 use crate::{
+    actors::USER,
     draw::Draws,
     plan::{Action, Fault, Plan, Step, Then, What},
     program::NAMESPACE,
@@ -205,7 +206,7 @@ pub fn check(operator: &'static Operator) -> Result<(), String> {
         let objects = Objects::of(operator, &**subject);
         let mut world = World::new(Plan::calm(operator, 1, 1, 1, Duration::ZERO));
         let mut draw = Draws::new(1, "check of the values");
-        let created = (0..DRAWS).map(|_| objects.create(&mut draw, 0).send(&mut world));
+        let created = (0..DRAWS).map(|_| objects.create(&mut draw, 0).send(&mut world, USER));
         let rejected: Vec<_> = created.take_while(|(code, _)| *code != 201).collect();
         if let (DRAWS, Some((_, answer))) = (rejected.len(), rejected.last()) {
             return Err(format!(
@@ -426,7 +427,7 @@ fn meddling(draw: &mut Draws, plan: &mut Plan, at: Time) {
 
 /// Carries out an action on the `pick`-th object that it may concern. Returns the status code, or 404 if there is none.
 pub fn meddle(world: &mut World, what: Meddling, pick: u64) -> u16 {
-    request(world, what, pick).map_or(404, |request| request.send(world).0)
+    request(world, what, pick).map_or(404, |request| request.send(world, USER).0)
 }
 
 /// Returns an element, by a number of any size.
