@@ -1,6 +1,6 @@
 //! Patches.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
     Kind,
@@ -72,13 +72,24 @@ enum Elements {
 /// Prefixes of directives for a list.
 const ORDER: &str = "$setElementOrder/";
 const DELETE: &str = "$deleteFromPrimitiveList/";
+/// Directive with the only fields that a map keeps.
+const RETAIN: &str = "$retainKeys";
 
 fn elements(kind: Kind, field: &str) -> Elements {
     match field {
         "ownerReferences" => Elements::By("uid"),
-        "containers" | "initContainers" | "env" | "volumes" | "imagePullSecrets" | "secrets" => {
-            Elements::By("name")
-        }
+        "containers"
+        | "initContainers"
+        | "ephemeralContainers"
+        | "env"
+        | "volumes"
+        | "imagePullSecrets"
+        | "resourceClaims"
+        | "schedulingGates"
+        | "secrets" => Elements::By("name"),
+        "hostAliases" => Elements::By("ip"),
+        "topologySpreadConstraints" => Elements::By("topologyKey"),
+        "volumeDevices" => Elements::By("devicePath"),
         "conditions" => Elements::By("type"),
         "ports" if kind == Kind::Service => Elements::By("port"),
         "ports" => Elements::By("containerPort"),
@@ -91,12 +102,27 @@ fn elements(kind: Kind, field: &str) -> Elements {
 fn strategic(kind: Kind, target: &mut Value, patch: &Value) -> Result<()> {
     match (target, patch) {
         (Value::Object(target), Value::Object(patch)) => {
+            if let Some(directive) = patch.get("$patch") {
+                *target = match directive.as_str() {
+                    Some("replace") if !patch.values().any(has_directive) => patch.clone(),
+                    Some("delete") => Map::new(),
+                    _ => {
+                        let words = format!("$patch={directive} in a strategic merge patch");
+                        return Err(super::Unknown(words).into());
+                    }
+                };
+                target.remove("$patch");
+                return Ok(());
+            }
+            retain(target, patch)?;
             for (key, value) in patch.iter().filter(|(key, _)| key.starts_with('$')) {
                 if let (Some(list), Value::Array(those)) = (key.strip_prefix(DELETE), value) {
                     if let Some(Value::Array(list)) = target.get_mut(list) {
                         list.retain(|it| !those.contains(it));
                     }
-                } else if (key.strip_prefix(ORDER)).is_none_or(|list| !patch.contains_key(list)) {
+                } else if key != RETAIN
+                    && (key.strip_prefix(ORDER)).is_none_or(|list| !patch.contains_key(list))
+                {
                     let words = format!("{key} in a strategic merge patch");
                     return Err(super::Unknown(words).into());
                 }
@@ -123,6 +149,50 @@ fn strategic(kind: Kind, target: &mut Value, patch: &Value) -> Result<()> {
     Ok(())
 }
 
+/// Removes the fields that the patch does not retain (`applyRetainKeysDirective`).
+fn retain(target: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<()> {
+    let Some(kept) = patch.get(RETAIN) else {
+        return Ok(());
+    };
+    let is_kept = |key: &str| {
+        let mut kept = kept.as_array().into_iter().flatten();
+        kept.any(|it| it == key)
+    };
+    let mut values = patch.iter().filter(|(_, value)| !value.is_null());
+    if !kept.is_array() || values.any(|(key, _)| !key.starts_with('$') && !is_kept(key)) {
+        return Err(Refusal::bad_request("invalid patch format of retainKeys"));
+    }
+    target.retain(|key, _| is_kept(key));
+    Ok(())
+}
+
+/// Fails if elements that are merged have no key, or the same one.
+fn check_keys(field: &str, key: &str, old: &[Value], patch: &[Value]) -> Result<()> {
+    let fails = |words: String| Err(Refusal::new(500, "", &words, None));
+    if patch.contains(&Value::Null) {
+        let both = in_go(&json!([old, patch]));
+        return fails(format!("list element types are not identical: {both}"));
+    }
+    let with = |value: &Value| old.iter().filter(|it| it[key] == value[key]).count();
+    // The API server looks at each old element for a new one.
+    let is_read = patch.iter().any(|value| with(value) == 0);
+    let mut read = patch.iter().chain(old.iter().filter(|_| is_read));
+    if let Some(value) = read.find(|value| value[key].is_null()) {
+        let value = in_go(value);
+        return fails(format!(
+            "map: {value} does not contain declared merge key: {key}"
+        ));
+    }
+    let unknown = if let Some(value) = patch.iter().find(|value| with(value) > 1) {
+        format!("a patch of the repeated element {}", value[key])
+    } else if old.iter().any(|it| it[key].is_null()) {
+        format!("a patch of {field} with an element without {key}")
+    } else {
+        return Ok(());
+    };
+    Err(super::Unknown(unknown).into())
+}
+
 fn merged_list(
     kind: Kind,
     old: &[Value],
@@ -130,37 +200,43 @@ fn merged_list(
     field: &str,
     order: Option<&Value>,
 ) -> Result<Vec<Value>> {
-    let replace = json!({ "$patch": "replace" });
-    if patch.contains(&replace) {
-        let rest = patch.iter().filter(|value| **value != replace);
-        return rest.map(as_it_is).collect();
-    }
     let key = match elements(kind, field) {
         Elements::Replaced => return patch.iter().map(as_it_is).collect(),
         Elements::By(key) => Some(key),
         Elements::Themselves => None,
     };
+    if patch.iter().any(|value| value["$patch"] == "replace") {
+        let rest = patch.iter().filter(|value| value.get("$patch").is_none());
+        return rest.map(as_it_is).collect();
+    }
     let identity = |value: &Value| key.map_or_else(|| value.clone(), |key| value[key].clone());
-    if let (Some(key), Some(value)) = (key, patch.iter().find(|value| identity(value).is_null())) {
-        let words = format!(
-            "map: {} does not contain declared merge key: {key}",
-            in_go(value)
-        );
-        return Err(Refusal::new(500, "", &words, None));
+    if let Some(key) = key {
+        check_keys(field, key, old, patch)?;
     }
     let place =
         |list: &[Value], value: &Value| list.iter().position(|it| identity(it) == identity(value));
+    let is_deletion = |value: &&Value| key.is_some() && value["$patch"] == "delete";
+    let deleted: Vec<_> = patch.iter().filter(is_deletion).collect();
+    let is_deleted = |it: &Value| deleted.iter().any(|value| identity(value) == identity(it));
+    let old: Vec<_> = old.iter().filter(|it| !is_deleted(it)).cloned().collect();
+    let old = &*old;
     let mut patched = Vec::new();
-    for value in patch {
-        let mut new = match place(old, value) {
+    for value in patch.iter().filter(|value| !is_deletion(value)) {
+        if key.is_some()
+            && let Some(at) = place(&patched, value)
+        {
+            strategic(kind, &mut patched[at], value)?;
+            continue;
+        }
+        let new = match place(old, value) {
+            Some(at) if key.is_some() => {
+                let mut new = old[at].clone();
+                strategic(kind, &mut new, value)?;
+                new
+            }
             Some(at) => old[at].clone(),
-            // Nothing is there to delete.
-            None if key.is_some() && value["$patch"] == "delete" => continue,
             None => as_it_is(value)?,
         };
-        if place(old, value).is_some() && key.is_some() {
-            strategic(kind, &mut new, value)?;
-        }
         if place(&patched, value).is_none() {
             patched.push(new);
         }
