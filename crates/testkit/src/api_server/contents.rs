@@ -11,6 +11,9 @@ use super::{
 /// Maps of a `ConfigMap` or a Secret.
 pub const MAPS: [&str; 3] = ["data", "binaryData", "stringData"];
 
+pub const NOT_A_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  \
+     or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
+
 /// Sets the defaults of the API server. Fails for immutable content, which is not modelled.
 pub fn fill(kind: Kind, object: &mut Value) -> Result<()> {
     if !object["immutable"].is_null() {
@@ -58,8 +61,7 @@ pub fn check(object: &Value) -> Vec<Cause> {
                 causes.push(Cause::invalid(
                     &format!("{map}[{key}]"),
                     json!(key),
-                    "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  \
-                     or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')",
+                    NOT_A_KEY,
                 ));
             }
         }

@@ -1,10 +1,10 @@
 //! Defaults and validation of Deployments.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{
-    metadata,
-    pod::{self, check_template, default, known, legal, negative, one_of},
+    Release,
+    pods::{self, check_template, default, known, legal, negative, one_of},
     status::{Cause, Result},
 };
 
@@ -60,70 +60,39 @@ pub fn fill(object: &mut Value) -> Result<()> {
         );
         default(&mut strategy["rollingUpdate"], "maxSurge", json!("25%"));
     }
-    pod::fill_template(spec)?;
+    pods::fill_template(spec)?;
     Ok(())
 }
 
 /// Validates the spec.
-pub fn check(spec: &Value) -> Vec<Cause> {
+pub fn check(spec: &Value, release: Release) -> Result<Vec<Cause>> {
     let mut causes = Vec::new();
     let mut nonnegative =
         |field: &str| causes.extend(negative(&format!("spec.{field}"), &spec[field]));
     nonnegative("replicas");
-    let selector = &spec["selector"];
-    let matches = selector["matchLabels"].as_object();
+    let (selector, template) = (&spec["selector"], &spec["template"]);
+    let wrong = pods::check_selector("spec.selector", selector);
+    let is_valid = wrong.is_empty();
+    causes.extend(wrong);
     if selector.is_null() {
         causes.push(Cause::required("spec.selector", ""));
-    } else {
-        causes.extend(metadata::check_labels(
-            "spec.selector.matchLabels",
-            &selector["matchLabels"],
-        ));
-        if matches.is_none_or(serde_json::Map::is_empty) && selector["matchExpressions"].is_null() {
-            causes.push(Cause::invalid(
-                "spec.selector",
-                selector,
-                "empty selector is invalid for deployment",
-            ));
-        }
+    } else if is_empty(selector) {
+        let why = "empty selector is invalid for deployment";
+        causes.push(Cause::invalid("spec.selector", selector, why));
     }
-    let template = &spec["template"];
-    let labels = &template["metadata"]["labels"];
-    // A missing selector selects nothing, an empty selector everything.
-    let selects = !selector.is_null()
-        && matches
-            .into_iter()
-            .flatten()
-            .all(|(name, value)| labels[name] == *value);
-    // With an empty selector, the template is not validated.
-    let empty = !selector.is_null() && matches.is_none_or(serde_json::Map::is_empty);
-    if !empty {
-        if !selects {
-            causes.push(Cause::invalid(
-                "spec.template.metadata.labels",
-                labels,
-                "`selector` does not match template `labels`",
-            ));
-        }
-        causes.extend(check_template(template));
-        let policy = &template["spec"]["restartPolicy"];
-        if policy != "Always" {
-            causes.push(Cause {
-                field: "spec.template.spec.restartPolicy".to_owned(),
-                reason: "FieldValueNotSupported",
-                message: format!("Unsupported value: {policy}: supported values: \"Always\""),
-            });
-        }
+    if is_valid {
+        causes.extend(check_pods(selector, template, release)?);
+    } else {
+        let why = "invalid label selector";
+        causes.push(Cause::invalid("spec.selector", shown(selector)?, why));
     }
     let strategy = &spec["strategy"];
     // A patch that changes only the type leaves this behind.
     if strategy["type"] == "Recreate" && !strategy["rollingUpdate"].is_null() {
-        causes.push(Cause {
-            field: "spec.strategy.rollingUpdate".to_owned(),
-            reason: "FieldValueForbidden",
-            message: "Forbidden: may not be specified when strategy `type` is 'Recreate'"
-                .to_owned(),
-        });
+        causes.push(Cause::forbidden(
+            "spec.strategy.rollingUpdate",
+            "may not be specified when strategy `type` is 'Recreate'",
+        ));
     }
     for field in [
         "minReadySeconds",
@@ -132,7 +101,78 @@ pub fn check(spec: &Value) -> Vec<Cause> {
     ] {
         causes.extend(negative(&format!("spec.{field}"), &spec[field]));
     }
-    causes
+    let deadline = spec["progressDeadlineSeconds"].as_i64();
+    if let Some(deadline) = deadline
+        && deadline <= spec["minReadySeconds"].as_i64().unwrap_or_default()
+    {
+        causes.push(Cause::invalid(
+            "spec.progressDeadlineSeconds",
+            deadline,
+            "must be greater than minReadySeconds",
+        ));
+    }
+    Ok(causes)
+}
+
+/// Validates the template (`ValidatePodTemplateSpecForReplicaSet`).
+fn check_pods(selector: &Value, template: &Value, release: Release) -> Result<Vec<Cause>> {
+    let mut causes = Vec::new();
+    let labels = &template["metadata"]["labels"];
+    if !selects(selector, labels) {
+        causes.push(Cause::invalid(
+            "spec.template.metadata.labels",
+            labels,
+            "`selector` does not match template `labels`",
+        ));
+    }
+    causes.extend(check_template(template, release)?);
+    let pod = &template["spec"];
+    let policy = &pod["restartPolicy"];
+    if policy != "Always" {
+        let field = "spec.template.spec.restartPolicy";
+        causes.push(Cause::unsupported(field, policy, &["Always"]));
+    }
+    if !pod["activeDeadlineSeconds"].is_null() {
+        causes.push(Cause::forbidden(
+            "spec.template.spec.activeDeadlineSeconds",
+            "activeDeadlineSeconds in ReplicaSet is not Supported",
+        ));
+    }
+    Ok(causes)
+}
+
+fn is_empty(selector: &Value) -> bool {
+    let labels = selector["matchLabels"].as_object();
+    labels.is_none_or(Map::is_empty) && selector["matchExpressions"].is_null()
+}
+
+/// Returns whether a valid selector selects labels. A missing one selects nothing, and an empty one everything.
+fn selects(selector: &Value, labels: &Value) -> bool {
+    let mut all = selector["matchLabels"].as_object().into_iter().flatten();
+    let mut rules = selector["matchExpressions"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    !selector.is_null()
+        && all.all(|(name, value)| labels[name] == *value)
+        && rules.all(|rule| {
+            let label = rule["key"].as_str().and_then(|key| labels.get(key));
+            let mut values = rule["values"].as_array().into_iter().flatten();
+            let mut has = || label.is_some_and(|label| values.any(|value| value == label));
+            match rule["operator"].as_str().unwrap_or_default() {
+                "In" => has(),
+                "NotIn" => !has(),
+                "Exists" => label.is_some(),
+                _ => label.is_none(),
+            }
+        })
+}
+
+/// Returns a selector as in messages. Fails if it has two fields, whose order differs.
+pub fn shown(selector: &Value) -> Result<&Value> {
+    let fields = selector.as_object().map_or(0, Map::len);
+    legal(fields < 2, "the selector", selector)?;
+    Ok(selector)
 }
 
 /// Validates the status.

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    pod::{check_template, default, fill_template, known, one_of},
+    Release,
+    pods::{check_template, default, fill_template, known, negative, one_of},
     request::Unknown,
     status::{Cause, Result},
 };
@@ -19,7 +20,9 @@ pub fn fill(object: &mut Value) -> Result<()> {
             "selector",
             "parallelism",
             "completions",
+            "activeDeadlineSeconds",
             "backoffLimit",
+            "ttlSecondsAfterFinished",
             "completionMode",
             "suspend",
             "manualSelector",
@@ -92,15 +95,25 @@ pub fn prepare_new(object: &mut Value) {
 }
 
 /// Validates a new Job.
-pub fn check(object: &Value) -> Vec<Cause> {
-    let template = &object["spec"]["template"];
-    let mut causes = check_template(template);
+pub fn check(object: &Value, release: Release) -> Result<Vec<Cause>> {
+    const NUMBERS: [&str; 5] = [
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+    ];
+    let (spec, template) = (&object["spec"], &object["spec"]["template"]);
+    let numbers = NUMBERS.into_iter();
+    let numbers = numbers.filter_map(|field| negative(&format!("spec.{field}"), &spec[field]));
+    let mut causes: Vec<_> = numbers.collect();
+    causes.extend(check_template(template, release)?);
     if template["spec"]["restartPolicy"] == "Always" {
         let field = "spec.template.spec.restartPolicy";
         let valid = "valid values: \"OnFailure\", \"Never\"";
         causes.push(Cause::required(field, valid));
     }
-    causes
+    Ok(causes)
 }
 
 /// Fails if the spec or the status changes.

@@ -96,22 +96,27 @@ pub fn check_update(new: &Value, old: &Value) -> Vec<Cause> {
     causes
 }
 
+/// Validates annotations (`ValidateAnnotations`), except for their size.
+pub fn check_annotations(field: &str, annotations: &Value) -> Vec<Cause> {
+    let all = annotations.as_object().into_iter().flatten();
+    let causes = all.flat_map(|(name, _)| {
+        let causes = check_qualified(field, &name.to_lowercase()).into_iter();
+        causes.map(move |cause| {
+            let words = cause.message.split_once(": ");
+            let words = words.and_then(|(_, rest)| rest.split_once(": "));
+            let why = words.map_or("", |(_, why)| why).to_owned();
+            Cause::invalid(field, Value::from(name.as_str()), &why)
+        })
+    });
+    causes.collect()
+}
+
 fn check_maps(metadata: &Value) -> Vec<Cause> {
     let mut causes = check_labels("metadata.labels", &metadata["labels"]);
-    for (name, _) in metadata["annotations"].as_object().into_iter().flatten() {
-        causes.extend(
-            check_qualified("metadata.annotations", &name.to_lowercase())
-                .into_iter()
-                .map(|cause| {
-                    let words = cause
-                        .message
-                        .split_once(": ")
-                        .and_then(|(_, rest)| rest.split_once(": "));
-                    let why = words.map_or("", |(_, why)| why).to_owned();
-                    Cause::invalid("metadata.annotations", Value::from(name.as_str()), &why)
-                }),
-        );
-    }
+    causes.extend(check_annotations(
+        "metadata.annotations",
+        &metadata["annotations"],
+    ));
     let mut controller: Option<String> = None;
     for owner in metadata["ownerReferences"].as_array().into_iter().flatten() {
         for (field, why) in [
@@ -153,21 +158,23 @@ pub fn check_labels(field: &str, labels: &Value) -> Vec<Cause> {
     for (name, value) in labels.as_object().into_iter().flatten() {
         causes.extend(check_qualified(field, name));
         let value = value.as_str().unwrap_or_default();
-        if value.len() > 63 {
-            causes.push(Cause::invalid(
-                field,
-                format!("{value:?}"),
-                "must be no more than 63 bytes",
-            ));
-        }
-        if !value.is_empty() && !is_qualified_part(value) {
-            let why = format!(
-                "a valid label must be an empty string or {} (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for \
-                 validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')",
-                QUALIFIED.trim_start_matches("must ")
-            );
-            causes.push(Cause::invalid(field, format!("{value:?}"), &why));
-        }
+        causes.extend(check_label_value(field, value));
+    }
+    causes
+}
+
+pub fn check_label_value(field: &str, value: &str) -> Vec<Cause> {
+    let mut causes = Vec::new();
+    let mut invalid = |why: &str| causes.push(Cause::invalid(field, format!("{value:?}"), why));
+    if value.len() > 63 {
+        invalid("must be no more than 63 bytes");
+    }
+    if !value.is_empty() && !is_qualified_part(value) {
+        invalid(&format!(
+            "a valid label must be an empty string or {} (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for \
+             validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')",
+            QUALIFIED.trim_start_matches("must ")
+        ));
     }
     causes
 }
@@ -187,8 +194,20 @@ pub fn check_qualified(field: &str, name: &str) -> Vec<Cause> {
         .map_or((None, name), |(prefix, last)| (Some(prefix), last));
     let mut causes = Vec::new();
     let invalid = |why: &str| Cause::invalid(field, format!("{name:?}"), why);
-    if prefix.is_some_and(|prefix| !is_subdomain(prefix)) {
-        causes.push(invalid("prefix part"));
+    if last.contains('/') {
+        return vec![invalid(&format!(
+            "a valid label key {QUALIFIED} (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is \
+             '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        ))];
+    }
+    match prefix {
+        Some("") => causes.push(invalid("prefix part must be non-empty")),
+        Some(prefix) => causes.extend(
+            wrong_subdomain(prefix)
+                .iter()
+                .map(|why| invalid(&format!("prefix part {why}"))),
+        ),
+        None => {}
     }
     if last.is_empty() {
         causes.push(invalid("name part must be non-empty"));
@@ -220,21 +239,28 @@ pub fn is_label(label: &str) -> bool {
 
 /// Validates a DNS-1123 label.
 pub fn check_label(field: &str, name: &str) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    let mut invalid = |why: &str| causes.push(Cause::invalid(field, format!("{name:?}"), why));
+    let wrong = wrong_label(name).into_iter();
+    wrong
+        .map(|why| Cause::invalid(field, format!("{name:?}"), why))
+        .collect()
+}
+
+/// Returns the errors of a DNS-1123 label (`IsDNS1123Label`).
+pub fn wrong_label(name: &str) -> Vec<&'static str> {
+    let mut wrong = Vec::new();
     if name.len() > 63 {
-        invalid("must be no more than 63 characters");
+        wrong.push("must be no more than 63 characters");
     }
     if name.contains('.') && name.split('.').all(is_label) {
-        invalid("must not contain dots");
+        wrong.push("must not contain dots");
     } else if !is_label(name) {
-        invalid(
+        wrong.push(
             "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end \
              with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
              '[a-z0-9]([-a-z0-9]*[a-z0-9])?')",
         );
     }
-    causes
+    wrong
 }
 
 /// Validates a prefix of DNS subdomains, which may end with a hyphen (`maskTrailingDash`).
@@ -255,20 +281,27 @@ fn check_prefix(prefix: &str) -> Vec<Cause> {
     causes
 }
 
-fn check_subdomain(field: &str, name: &str) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    let mut invalid = |why: &str| causes.push(Cause::invalid(field, format!("{name:?}"), why));
+pub fn check_subdomain(field: &str, name: &str) -> Vec<Cause> {
+    let wrong = wrong_subdomain(name).into_iter();
+    wrong
+        .map(|why| Cause::invalid(field, format!("{name:?}"), why))
+        .collect()
+}
+
+/// Returns the errors of a DNS-1123 subdomain (`IsDNS1123Subdomain`).
+fn wrong_subdomain(name: &str) -> Vec<&'static str> {
+    let mut wrong = Vec::new();
     if name.len() > 253 {
-        invalid("must be no more than 253 bytes");
+        wrong.push("must be no more than 253 bytes");
     }
     if !name.split('.').all(is_label) {
-        invalid(
+        wrong.push(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start \
              and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
              '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')",
         );
     }
-    causes
+    wrong
 }
 
 /// Returns whether names of this kind must be DNS subdomains.

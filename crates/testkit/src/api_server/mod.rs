@@ -21,7 +21,7 @@ mod metadata;
 mod names;
 mod others;
 mod patch;
-mod pod;
+mod pods;
 mod policy;
 mod quantity;
 mod release;

@@ -302,6 +302,14 @@ impl Quantity {
         self.mantissa < 0
     }
 
+    pub fn is_positive(&self) -> bool {
+        self.mantissa > 0
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.reduced().1 >= 0
+    }
+
     /// Returns the shortest mantissa with its scale.
     fn reduced(&self) -> (i128, i64) {
         let (mut mantissa, mut scale) = (self.mantissa, self.scale);

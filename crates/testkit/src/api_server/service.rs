@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     metadata,
-    pod::{PROTOCOLS, default, is_port_name, known, legal, one_of},
+    pods::{PROTOCOLS, default, known, legal, one_of, wrong_port_name},
     request::Unknown,
     status::{Cause, Result},
     strategy::keep,
@@ -63,7 +63,9 @@ pub fn fill(object: &mut Value) -> Result<()> {
         default(port, "targetPort", number);
         let (name, target) = (&port["name"], &port["targetPort"]);
         let is_legal = name.as_str().is_none_or(metadata::is_label)
-            && target.as_str().is_none_or(is_port_name)
+            && target
+                .as_str()
+                .is_none_or(|it| wrong_port_name(it).is_empty())
             && seen.insert(format!("{}/{}", port["port"], port["protocol"]))
             && (name.is_null() || seen.insert(name.to_string()));
         legal(is_legal, "the port", port)?;

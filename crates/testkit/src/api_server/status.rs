@@ -49,6 +49,33 @@ impl Cause {
             message: format!("Required value{colon}{why}"),
         }
     }
+
+    pub fn forbidden(field: &str, why: &str) -> Self {
+        Self {
+            field: field.to_owned(),
+            reason: "FieldValueForbidden",
+            message: format!("Forbidden: {why}"),
+        }
+    }
+
+    pub fn duplicate(field: &str, value: &str) -> Self {
+        Self {
+            field: field.to_owned(),
+            reason: "FieldValueDuplicate",
+            message: format!("Duplicate value: {value:?}"),
+        }
+    }
+
+    /// Returns a value that is none of `texts`; `value` is JSON.
+    pub fn unsupported(field: &str, value: impl std::fmt::Display, texts: &[&str]) -> Self {
+        let texts = texts.iter().map(|text| format!("{text:?}"));
+        let texts = texts.collect::<Vec<_>>().join(", ");
+        Self {
+            field: field.to_owned(),
+            reason: "FieldValueNotSupported",
+            message: format!("Unsupported value: {value}: supported values: {texts}"),
+        }
+    }
 }
 
 impl Refusal {

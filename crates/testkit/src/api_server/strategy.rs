@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{
-    Key, Kind, Server, Store, contents, definition, deployment, event, job, metadata, quantity,
+    Key, Kind, Server, Store, contents, definition, deployment, event,
+    fields::types,
+    job, metadata, quantity,
     request::{Part, Request},
     scale, service,
     status::{Cause, Refusal, Result},
@@ -27,6 +29,10 @@ impl Server {
         if kind == Kind::CustomResourceDefinition {
             return Ok((definition::parse(object)?, Vec::new()));
         }
+        let mut unknown = Vec::new();
+        if let Some(of) = types::built_in(&kind.api_version(), kind.info().kind) {
+            types::unknown(of, &object, "", &mut unknown);
+        }
         quantity::read(kind, &mut object)?;
         let mut object = typed::read(kind, object).map_err(|words| unreadable(kind, &words))?;
         match kind {
@@ -40,7 +46,7 @@ impl Server {
             }
             _ => {}
         }
-        Ok((object, Vec::new()))
+        Ok((object, unknown))
     }
 
     /// Validates a new object.
@@ -72,10 +78,10 @@ impl Server {
                     causes,
                 );
             }
-            Kind::Deployment => deployment::check(&object["spec"]),
+            Kind::Deployment => deployment::check(&object["spec"], store.release)?,
             Kind::Service => service::check(object),
             Kind::ConfigMap | Kind::Secret => contents::check(object),
-            Kind::Job => job::check(object),
+            Kind::Job => job::check(object, store.release)?,
             Kind::Lease => check_lease(&object["spec"]),
             Kind::Event => event::check(key.kind, object, None)?,
             Kind::Namespace => metadata::check_label("metadata.name", &key.name),
@@ -115,11 +121,11 @@ impl Server {
             }
             (Kind::Deployment, _) => {
                 let (spec, was) = (&new["spec"], &old["spec"]);
-                causes.extend(deployment::check(spec));
+                causes.extend(deployment::check(spec, store.release)?);
                 if spec["selector"] != was["selector"] {
                     causes.push(Cause::invalid(
                         "spec.selector",
-                        &spec["selector"],
+                        deployment::shown(&spec["selector"])?,
                         "field is immutable",
                     ));
                 }

@@ -11,10 +11,16 @@ use k8s_openapi::api::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::{Kind, event, time};
+use super::{Kind, event, pods, time};
 
 /// Parses an object like the API server, or returns the parser's error.
 pub fn read(kind: Kind, mut object: Value) -> Result<Value, String> {
+    if matches!(kind, Kind::Deployment | Kind::Job)
+        && let Some(template) = object.pointer_mut("/spec/template")
+        && let Some(of) = pods::read::template()
+    {
+        pods::read::read_nulls(of, template);
+    }
     let texts: &[&str] = match kind {
         Kind::Service => &["/spec/selector"],
         Kind::ConfigMap | Kind::Secret => &["/data", "/binaryData", "/stringData"],
@@ -226,13 +232,7 @@ fn is_map(field: &str, value: &Value) -> bool {
     };
     matches!(
         field,
-        "labels"
-            | "annotations"
-            | "matchLabels"
-            | "nodeSelector"
-            | "data"
-            | "binaryData"
-            | "stringData"
+        "labels" | "annotations" | "matchLabels" | "data" | "binaryData" | "stringData"
     ) || field == "selector" && texts(value)
 }
 
@@ -240,12 +240,13 @@ fn is_map(field: &str, value: &Value) -> bool {
 fn leave_out(value: &mut Value) {
     match value {
         Value::Object(fields) => {
+            // The defaults of a template omit its empty fields.
             let nested = fields
                 .iter_mut()
-                .filter(|(field, value)| !is_map(field, value));
+                .filter(|(field, value)| !is_map(field, value) && *field != "template");
             nested.for_each(|(_, value)| leave_out(value));
             fields.retain(|field, value| match value {
-                Value::Array(all) => !all.is_empty() || field == "containers",
+                Value::Array(all) => !all.is_empty(),
                 Value::Object(all) => {
                     !all.is_empty()
                         || !matches!(
@@ -253,23 +254,14 @@ fn leave_out(value: &mut Value) {
                             "labels"
                                 | "annotations"
                                 | "matchLabels"
-                                | "nodeSelector"
                                 | "data"
                                 | "binaryData"
                                 | "stringData"
-                                | "limits"
-                                | "requests"
                         )
                 }
                 Value::Null => false,
-                Value::String(text) => {
-                    !text.is_empty()
-                        || !matches!(field.as_str(), "value" | "serviceAccountName" | "note")
-                }
-                Value::Bool(false) => !matches!(
-                    field.as_str(),
-                    "paused" | "hostNetwork" | "hostPID" | "hostIPC"
-                ),
+                Value::String(text) => !text.is_empty() || field != "note",
+                Value::Bool(false) => field != "paused",
                 Value::Number(number) if number.as_i64() == Some(0) => !matches!(
                     field.as_str(),
                     "observedGeneration"

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::{
     Key, Kind, Now, Release, Server, Store, Verb, definition, fields, job, metadata,
     patch::{self, Style},
+    pods,
     policy::Operation,
     release::since,
     request::{Part, Request, Unknown},
@@ -126,6 +127,7 @@ impl Server {
             return Err(Refusal::invalid(key.kind, &key.name, &causes));
         }
         self.warn_of_finalizers(key.kind, &object, None);
+        self.warn_of_pods(key, &object, None);
         if key.kind == Kind::Job {
             job::fill_labels(&mut object);
         }
@@ -221,6 +223,26 @@ impl Server {
         }
     }
 
+    /// Warns of the pods of a new or changed workload.
+    fn warn_of_pods(&self, key: &Key, new: &Value, old: Option<&Value>) {
+        let generation = |object: &Value| object["metadata"]["generation"].clone();
+        let is_changed = old.is_none_or(|old| generation(new) != generation(old));
+        if !matches!(key.kind, Kind::Deployment | Kind::Job) || !is_changed {
+            return;
+        }
+        if old.is_none() {
+            let wrong = metadata::wrong_label(&key.name);
+            if !wrong.is_empty() {
+                let wrong = wrong.join(" ");
+                self.warn([format!(
+                    "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label \
+                     is recommended: [{wrong}]"
+                )]);
+            }
+        }
+        self.warn(pods::warnings::of_template(&new["spec"]["template"]));
+    }
+
     /// Acts on unknown fields as the parameter `fieldValidation` requests.
     fn check_fields(&self, request: &Request<'_>, kind: Kind, unknown: &[String]) -> Result<()> {
         let unknown = unknown.iter().map(|path| format!("unknown field {path:?}"));
@@ -251,7 +273,7 @@ impl Server {
         let is_strict = request.text("fieldValidation") == "Strict" && !kind.is_custom();
         let asked = is_strict.then(|| object.clone());
         let (object, unknown) = self.read(store, request, kind, object)?;
-        if asked.is_some_and(|asked| !is_kept(&asked, &object)) {
+        if unknown.is_empty() && asked.is_some_and(|asked| !is_kept(&asked, &object)) {
             return Err(Unknown(format!(
                 "fieldValidation=Strict with fields that a {} may not have",
                 kind.info().kind
@@ -559,6 +581,7 @@ impl Server {
         }
         if part == Part::Whole {
             self.warn_of_finalizers(key.kind, &new, Some(old));
+            self.warn_of_pods(key, &new, Some(old));
         }
         let new = self.to_storage(store, key.kind, new)?;
         let is_same = match store.get(key) {

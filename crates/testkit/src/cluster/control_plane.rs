@@ -154,6 +154,8 @@ impl ControlPlane {
             format!("--token-auth-file={}", self.path("tokens.csv")),
             "--authorization-mode=RBAC".into(),
             "--service-cluster-ip-range=10.0.0.0/16".into(),
+            // As in most clusters.
+            "--allow-privileged=true".into(),
             "--service-account-issuer=https://kubernetes.default.svc".into(),
             format!("--service-account-signing-key-file={}", self.path("sa.key")),
             format!("--service-account-key-file={}", self.path("sa.pub")),

@@ -1,7 +1,10 @@
 //! Types of values, as field management needs them (`structured-merge-diff/schema`), from the schemas of CRDs and of the built-in
 //! kinds (`kube-openapi/pkg/schemaconv`).
 
-use std::{collections::BTreeMap, sync::LazyLock};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::LazyLock,
+};
 
 use serde_json::Value;
 
@@ -10,6 +13,8 @@ use super::super::Release;
 /// A type. A value without a declared type may have several forms.
 #[derive(Debug, Default)]
 pub struct Type {
+    /// Such as `Probe`, for a type of the built-in kinds.
+    pub name: String,
     pub scalar: Option<Scalar>,
     pub list: Option<List>,
     pub map: Option<Map>,
@@ -65,6 +70,8 @@ pub struct Map {
 pub struct Field {
     pub of: Ref,
     pub default: Option<Value>,
+    /// Whether Go has a pointer here: the zero value differs from an absent one.
+    pub is_pointer: bool,
 }
 
 impl Map {
@@ -106,6 +113,7 @@ impl Ref {
 
 fn any(values: fn() -> Ref, is_atomic: bool) -> Type {
     Type {
+        name: String::new(),
         scalar: Some(Scalar::Any),
         list: Some(List {
             elements: Elements::Atomic,
@@ -146,13 +154,24 @@ impl BuiltIn {
             names: &names,
             release: Release::default(),
         };
-        let types = schemas.map(|(name, schema)| match name.as_str() {
-            QUANTITY => Type {
-                scalar: Some(Scalar::Quantity),
-                ..Type::default()
-            },
-            RAW => any(|| Ref::Untyped, true),
-            _ => reader.read(schema, false),
+        let pointers = pointers();
+        let types = schemas.map(|(name, schema)| {
+            let mut of = match name.as_str() {
+                QUANTITY => Type {
+                    scalar: Some(Scalar::Quantity),
+                    ..Type::default()
+                },
+                RAW => any(|| Ref::Untyped, true),
+                _ => reader.read(schema, false),
+            };
+            let mut parts = name.rsplit('.');
+            let [kind, version, group] = [(); 3].map(|()| parts.next().unwrap_or_default());
+            kind.clone_into(&mut of.name);
+            for (field, of) in of.map.iter_mut().flat_map(|map| &mut map.fields) {
+                let name = format!("{group}/{version}.{kind} {field}");
+                of.is_pointer = pointers.contains(&name);
+            }
+            of
         });
         let types = types.collect();
         let kinds = table["kinds"].as_object().into_iter().flatten();
@@ -169,6 +188,31 @@ impl BuiltIn {
     }
 }
 
+/// Returns the types and names of the fields that are pointers in Go, such as `core/v1.PodSpec hostUsers`.
+fn pointers() -> BTreeSet<String> {
+    let lines = include_str!("../../http/protobuf.txt").lines();
+    let messages: BTreeMap<_, _> = lines.filter_map(|line| line.split_once(' ')).collect();
+    let mut pointers = BTreeSet::new();
+    for (name, fields) in &messages {
+        let mut todo = vec![*fields];
+        while let Some(fields) = todo.pop() {
+            for field in fields.split(' ') {
+                let Some((field, of)) = field.split_once('=') else {
+                    continue;
+                };
+                let of = of.split_once(':').map_or("", |(_, of)| of);
+                match of.split_at_checked(1) {
+                    Some(("?", _)) => _ = pointers.insert(format!("{name} {field}")),
+                    // The fields of this message belong to the outer one.
+                    Some(("~", inline)) => todo.extend(messages.get(inline)),
+                    _ => {}
+                }
+            }
+        }
+    }
+    pointers
+}
+
 /// Returns the type of a built-in kind.
 pub fn built_in(api_version: &str, kind: &str) -> Option<&'static Ref> {
     BUILT_IN.kinds.get(&format!("{api_version}/{kind}"))
@@ -183,6 +227,37 @@ pub fn custom(schema: &Value, release: Release) -> Ref {
         release,
     };
     Ref::Inline(Box::new(reader.read(&schema, false)))
+}
+
+/// Returns the paths of fields that a type does not have.
+pub fn unknown(of: &Ref, value: &Value, path: &str, all: &mut Vec<String>) {
+    let of = of.get();
+    match value {
+        Value::Object(fields) => {
+            let Some(map) = &of.map else {
+                return;
+            };
+            for (name, value) in fields {
+                let path = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}.{name}")
+                };
+                match map.field(name) {
+                    Some(of) => unknown(of, value, &path, all),
+                    None => all.push(path),
+                }
+            }
+        }
+        Value::Array(items) => {
+            for (at, item) in items.iter().enumerate() {
+                if let Some(list) = &of.list {
+                    unknown(&list.of, item, &format!("{path}[{at}]"), all);
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 struct Reader<'a> {
@@ -218,6 +293,7 @@ impl Reader<'_> {
                 scalar: Some(Scalar::Any),
                 list: list(),
                 map: map(),
+                ..Type::default()
             },
             "object" => Type {
                 map: map(),
@@ -268,7 +344,15 @@ impl Reader<'_> {
         let properties = properties.into_iter().flatten().map(|(name, schema)| {
             let default = schema.get("default").filter(|it| !it.is_null()).cloned();
             let of = self.refer(schema, preserves);
-            (name.clone(), Field { of, default })
+            let is_pointer = false;
+            (
+                name.clone(),
+                Field {
+                    of,
+                    default,
+                    is_pointer,
+                },
+            )
         });
         let mut fields: BTreeMap<_, _> = properties.collect();
         if schema["x-kubernetes-embedded-resource"] == true {
@@ -277,8 +361,15 @@ impl Reader<'_> {
                 ("kind", text()),
                 ("metadata", self.named(META)),
             ] {
-                let default = None;
-                fields.insert(name.to_owned(), Field { of, default });
+                let (default, is_pointer) = (None, false);
+                fields.insert(
+                    name.to_owned(),
+                    Field {
+                        of,
+                        default,
+                        is_pointer,
+                    },
+                );
             }
         }
         let others = match &schema["additionalProperties"] {
