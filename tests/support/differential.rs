@@ -9,11 +9,13 @@ mod cases;
 mod clients;
 mod definitions;
 mod normal;
+mod pods;
 mod rights;
 mod selectors;
 mod side;
 mod special;
 mod steps;
+mod templates;
 mod writes;
 
 use std::{
