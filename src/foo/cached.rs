@@ -5,6 +5,8 @@
 
 mod deployment;
 mod foo;
+mod pool;
+mod status;
 #[cfg(test)]
 mod tests;
 
@@ -14,4 +16,5 @@ pub use self::{
         made_for,
     },
     foo::Foo,
+    status::CachedStatus,
 };

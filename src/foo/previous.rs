@@ -58,7 +58,7 @@ impl FooReconciler {
         wanted: &Key,
     ) -> Vec<(Key, Snapshot<Deployment>)> {
         let deployments = self.deployments.store();
-        let served = |old: &Key| foo.status.deployment_name.as_deref() == Some(old.name());
+        let served = |old: &Key| foo.served_by().as_deref() == Some(old.name());
         let others = deployments.controlled_by::<Foo>(key).into_iter();
         let others = others.filter(|old| old != wanted);
         let there = others.filter_map(|old| deployments.get(&old).map(|actual| (old, actual)));

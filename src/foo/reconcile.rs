@@ -4,8 +4,8 @@
 use std::{sync::Arc, time::Duration};
 
 use operator_runtime::{
-    Action, ApiError, Cached as _, Carried, Context, Event, Failure as _, Key, Plan, Reconciler,
-    Retry, Snapshot, StepError, View, Writer, telemetry::trace,
+    Action, ApiError, Cached as _, Carried, Context, Event, Failure as _, Key, Plan, Primary as _,
+    Reconciler, Retry, Snapshot, StepError, View, Writer, telemetry::trace,
 };
 use serde_json::{Value, json};
 
@@ -81,9 +81,9 @@ impl Reconciler for FooReconciler {
                 });
         }
         let mut there = earlier.iter().filter(|(_, old)| !old.deleting).peekable();
-        let served = view.status.deployment_name.as_deref();
+        let served = view.served_by();
         if let (Some((old, _)), Some(replicas)) = (there.peek(), desired.replicas)
-            && served == Some(old.name())
+            && served.as_deref() == Some(old.name())
         {
             plan.change(
                 deployments,
@@ -245,7 +245,7 @@ impl FooReconciler {
             trace::decided("status later");
             return Ok(Action::StatusPending);
         }
-        if let Some(warning) = status::warning(&foo.view.status, &status) {
+        if let Some(warning) = status::warning(&foo.view.status(), &status) {
             cx.event(warning);
         }
         trace::decided("status");

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
-use operator_runtime::{ApiError, Event, Failure as _, Key, Snapshot, condition};
+use operator_runtime::{ApiError, Event, Failure as _, Key, Primary as _, Snapshot, condition};
 
 use super::{
     api::FooStatus,
@@ -50,7 +50,7 @@ impl Serving {
         let (Some(new), Some(old)) = (&specified, &earlier) else {
             return specified.or(earlier);
         };
-        let is_named = foo.status.deployment_name.as_deref() == Some(old.key.name());
+        let is_named = foo.served_by().as_deref() == Some(old.key.name());
         let serves = match error {
             None => new.view.is_complete(),
             Some(Error::DeletionFailed(..)) => old.view.foo_generation.is_some(),
@@ -75,7 +75,7 @@ pub fn of(
     error: Option<&Error>,
     now: Timestamp,
 ) -> Option<FooStatus> {
-    let (old, view) = (&foo.status, serving.map(|serving| &*serving.view));
+    let (old, view) = (foo.status(), serving.map(|serving| &*serving.view));
     let counts = FooStatus {
         available_replicas: Some(view.map_or(0, |view| view.progress.available)),
         replicas: Some(view.map_or(0, |view| view.progress.replicas)),

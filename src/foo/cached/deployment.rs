@@ -8,8 +8,10 @@ use std::{
 
 use k8s_openapi::api::apps::v1 as apps;
 use operator_runtime::{Applied, Cached, Field, Kind, Meta, Metadata, brief};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
+
+use super::pool::Pool;
 
 /// The name of the pod's only container.
 pub const CONTAINER: &str = "nginx";
@@ -51,7 +53,7 @@ pub struct Deployment {
     /// `spec.template.metadata.labels`; shares memory with equal `labels`.
     pub pod_labels: Arc<Labels>,
     /// The image of the container `nginx`.
-    pub image: Option<Box<str>>,
+    pub image: Option<Arc<str>>,
     /// `spec.replicas`.
     pub replicas: i32,
     /// `spec.paused`.
@@ -121,7 +123,8 @@ impl Deployment {
 #[serde(default)]
 pub struct Labels {
     /// `app`: the same for all Deployments of the controller.
-    pub app: Option<Box<str>>,
+    #[serde(deserialize_with = "shared")]
+    pub app: Option<Arc<str>>,
     /// `controller`: the Foo's name.
     pub controller: Option<Box<str>>,
 }
@@ -141,6 +144,13 @@ pub struct Progress {
     pub stuck: bool,
     /// The message of the condition that reports rejected pods or a rejected `ReplicaSet`.
     pub failure: Option<Box<str>>,
+}
+
+/// Deserializes a text that many Deployments have.
+fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<str>>, D::Error> {
+    static TEXTS: Pool<str> = Pool::new();
+    let text = Option::<String>::deserialize(deserializer)?;
+    Ok(text.map(|text| TEXTS.share(text.as_str().into(), &text)))
 }
 
 #[derive(Default, Deserialize)]
@@ -207,7 +217,8 @@ struct PodSpecWire {
 #[derive(Deserialize)]
 struct ContainerWire {
     name: String,
-    image: Option<Box<str>>,
+    #[serde(default, deserialize_with = "shared")]
+    image: Option<Arc<str>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -341,7 +352,7 @@ impl Applied for Deployment {
 
     fn actual(&self) -> Value {
         let generation = self.foo_generation.map(|it| it.to_string());
-        let container = json!({ "name": CONTAINER, "image": self.image });
+        let container = json!({ "name": CONTAINER, "image": self.image.as_deref() });
         let template = json!({
             "metadata": { "labels": self.pod_labels.to_map() },
             "spec": { "containers": [container] },
@@ -360,9 +371,13 @@ impl Labels {
     /// Returns the label map of an object.
     #[must_use]
     pub fn to_map(&self) -> BTreeMap<String, String> {
-        [("app", &self.app), ("controller", &self.controller)]
-            .into_iter()
-            .filter_map(|(key, value)| Some((key.to_owned(), value.as_deref()?.to_owned())))
+        let labels = [
+            ("app", self.app.as_deref()),
+            ("controller", self.controller.as_deref()),
+        ];
+        let present = labels.into_iter();
+        present
+            .filter_map(|(key, value)| Some((key.to_owned(), value?.to_owned())))
             .collect()
     }
 

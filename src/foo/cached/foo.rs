@@ -1,6 +1,9 @@
 //! The cached form of a Foo.
 
-use std::hash::{Hash, Hasher};
+use std::{
+    borrow::Cow,
+    hash::{Hash, Hasher},
+};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use opentelemetry::trace::SpanContext;
@@ -9,7 +12,7 @@ use operator_runtime::{
 };
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::deployment::Deployment;
+use super::{deployment::Deployment, status::CachedStatus};
 use crate::foo::api::{self, FooSpec, FooStatus};
 
 /// The cached form of a Foo.
@@ -26,7 +29,7 @@ pub struct Foo {
     /// The spec, or its decoding error.
     pub spec: Result<FooSpec, Box<str>>,
     /// The stored status, or the default if it is missing or undecodable.
-    pub status: FooStatus,
+    pub status: CachedStatus,
 }
 
 #[derive(Default, Deserialize)]
@@ -45,6 +48,31 @@ pub struct FooWire {
     status: Field<FooStatus>,
 }
 
+impl Foo {
+    /// Returns the Deployment that the status names.
+    #[must_use]
+    pub fn served_by(&self) -> Option<Cow<'_, str>> {
+        self.status.deployment_name(deployment_name(&self.spec))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_status(&mut self, status: FooStatus) {
+        self.status = CachedStatus::new(status, deployment_name(&self.spec));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn edit_status(&mut self, edit: impl FnOnce(&mut FooStatus)) {
+        let mut status = self.status().into_owned();
+        edit(&mut status);
+        self.set_status(status);
+    }
+}
+
+/// Returns the specified name; empty if the spec is invalid.
+fn deployment_name<E>(spec: &Result<FooSpec, E>) -> &str {
+    spec.as_ref().map_or("", |spec| &spec.deployment_name)
+}
+
 impl Cached for Foo {
     type Wire = FooWire;
     const KIND: Kind = Kind::custom(api::GROUP, api::VERSION, api::KIND, api::PLURAL);
@@ -53,8 +81,9 @@ impl Cached for Foo {
         let mut status = wire.status.or_default();
         // The schema's default, -1, means that the field is absent.
         status.observed_generation = status.observed_generation.filter(|seen| *seen >= 0);
-        // Serde leaves up to twice the needed capacity.
-        status.conditions.shrink_to_fit();
+        let spec = wire.spec.into_result("spec");
+        let spec: Result<FooSpec, _> = spec.map_err(String::into_boxed_str);
+        let status = CachedStatus::new(status, deployment_name(&spec));
         let view = Self {
             uid: std::mem::take(&mut wire.metadata.uid),
             generation: std::mem::take(&mut wire.metadata.generation).or_default(),
@@ -63,10 +92,7 @@ impl Cached for Foo {
                 .traceparent
                 .and_then(|traceparent| trace::parse(&traceparent))
                 .map(Box::new),
-            spec: wire
-                .spec
-                .into_result("spec")
-                .map_err(String::into_boxed_str),
+            spec,
             status,
         };
         (wire.metadata.into_meta(), view)
@@ -78,8 +104,8 @@ impl Cached for Foo {
 
     /// The specified Deployment, and the Deployment that the status names, which serves until the specified one is available.
     fn references(&self, to: &mut References<'_>) {
-        let wanted = self.spec.iter().map(|spec| &spec.deployment_name);
-        for name in wanted.chain(&self.status.deployment_name) {
+        let wanted = self.spec.iter().map(|spec| spec.deployment_name.as_str());
+        for name in wanted.chain(self.served_by().as_deref()) {
             to.sibling::<Deployment>(name);
         }
     }
@@ -101,16 +127,16 @@ impl Primary for Foo {
         self.deleting
     }
 
-    fn status(&self) -> &FooStatus {
-        &self.status
+    fn status(&self) -> Cow<'_, FooStatus> {
+        Cow::Owned(self.status.full(deployment_name(&self.spec)))
     }
 
     fn is_observed(&self) -> bool {
-        self.status.observed_generation == Some(self.generation)
+        self.status.shape().observed_generation == Some(self.generation)
     }
 
-    fn conditions(&self) -> &[Condition] {
-        &self.status.conditions
+    fn conditions(&self) -> Cow<'_, [Condition]> {
+        self.status().into_owned().conditions.into()
     }
 
     fn noted(status: &mut FooStatus) -> Option<(&mut Vec<Condition>, &mut Option<String>)> {

@@ -7,6 +7,10 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
+    jiff::Timestamp,
+};
 use kube::api::{ObjectList, WatchEvent};
 use serde_json::{Value, json};
 
@@ -14,7 +18,7 @@ use crate::foo::{
     api::FooStatus,
     fixtures::{deployment, foo, object},
 };
-use operator_runtime::{Cached, Object};
+use operator_runtime::{Cached, Object, Primary as _};
 
 use super::*;
 
@@ -60,8 +64,8 @@ fn r7_foo_of_any_shape_can_be_read() {
             spec: {deploymentName: a, unknown: [1]}
             status: garbage",
     );
+    assert_eq!(*odd.view.status(), FooStatus::default());
     assert_eq!(odd.view.spec.unwrap().deployment_name, "a");
-    assert_eq!(odd.view.status, FooStatus::default());
 }
 
 /// No value in any field, at any depth, makes an object or its list undecodable. The other fields are kept.
@@ -292,4 +296,43 @@ fn fields_that_reconcile_reads_are_kept() {
     assert_eq!(view.labels.controller.as_deref(), Some("foo"));
     assert!(Arc::ptr_eq(&view.labels, &view.selector));
     assert!(Arc::ptr_eq(&view.labels, &view.pod_labels));
+}
+
+/// A status in the cache is the stored one, whatever is in its texts, and Foos in the same state share it.
+#[test]
+fn a_cached_status_is_the_stored_one() {
+    let condition = |message: &str, seconds: i64| Condition {
+        type_: "Ready".to_owned(),
+        status: "True".to_owned(),
+        reason: "web".to_owned(),
+        message: message.to_owned(),
+        observed_generation: Some(1),
+        last_transition_time: Time(Timestamp::from_second(seconds).unwrap()),
+    };
+    let status = |name: &str, selector: &str, conditions| FooStatus {
+        replicas: Some(1),
+        selector: Some(format!("app=nginx,controller={selector}")),
+        deployment_name: Some(name.to_owned()),
+        conditions,
+        ..FooStatus::default()
+    };
+    let two = |name: &str, time| {
+        let message = format!("Deployment {name:?} has no pods");
+        vec![condition(&message, 1), condition(&message, time)]
+    };
+    for name in ["web", "e", "", "other"] {
+        for status in [
+            FooStatus::default(),
+            status("web", "web", two("web", 1)),
+            status("web", "foo", two("web", 2)),
+            status("web", "web", vec![condition("web\u{1}", 3)]),
+        ] {
+            assert_eq!(CachedStatus::new(status.clone(), name).full(name), status);
+        }
+    }
+    let [a, b] = [("a1", 1), ("b2", 2)].map(|(name, time)| {
+        let status = status(name, name, two(name, time));
+        CachedStatus::new(status, name)
+    });
+    assert!(std::ptr::eq(a.shape(), b.shape()));
 }

@@ -238,7 +238,8 @@ fn r4c_orphaned_deployment_can_be_given_to_its_foo() {
 #[tokio::test]
 async fn r11c_old_deployment_is_only_scaled() {
     let mut foo = foo();
-    foo.view.status.deployment_name = Some("old".into());
+    foo.view
+        .edit_status(|it| it.deployment_name = Some("old".into()));
     let patch = |mut old: Object<Deployment>| {
         old.view.image = Some("nginx:old".into());
         let mut steps = steps(foo.clone(), vec![old]).into_iter();

@@ -72,7 +72,7 @@ async fn a_foo_is_up_to_date_if_a_reconcile_changes_nothing() {
             view: Arc::clone(&deployed.actual.view),
         };
         let status = status::of(&foo.view, Some(&deployed), Some(&serving), None, now);
-        foo.view.status = status.unwrap();
+        foo.view.set_status(status.unwrap());
         change(&mut foo, &mut deployment);
         let nobody = tower::service_fn(|_| async {
             Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
@@ -82,7 +82,7 @@ async fn a_foo_is_up_to_date_if_a_reconcile_changes_nothing() {
     let key = &foo().key;
     assert!(changed(&|_, _| {}).is_up_to_date(key));
     assert!(changed(&|foo, _| foo.view.deleting = true).is_up_to_date(key));
-    assert!(!changed(&|foo, _| foo.view.status = FooStatus::default()).is_up_to_date(key));
+    assert!(!changed(&|foo, _| foo.view.set_status(FooStatus::default())).is_up_to_date(key));
     assert!(!changed(&|_, deployment| deployment.view.replicas = 5).is_up_to_date(key));
     assert!(!changed(&|_, deployment| deployment.view.progress.available = 1).is_up_to_date(key));
     assert!(!changed(&|_, deployment| deployment.owner = None).is_up_to_date(key));
@@ -102,7 +102,8 @@ async fn a_foo_is_up_to_date_if_a_reconcile_changes_nothing() {
     noted.apply_deployment(as_before);
     assert!(noted.is_up_to_date(key));
     let mut renamed = foo();
-    (renamed.version, renamed.view.status) = (8, FooStatus::default());
+    renamed.version = 8;
+    renamed.view.set_status(FooStatus::default());
     noted.apply_foo(renamed);
     assert!(!noted.is_up_to_date(key), "the Foo has changed");
 
@@ -130,13 +131,15 @@ async fn the_serving_deployment_is_checked_though_the_spec_cannot_be_applied() {
         let (client, _) = server(|_, _, _| (500, Value::Null));
         let (mut foo, mut wanted) = (foo(), deployment());
         change(&mut foo, &mut wanted);
-        foo.view.status.deployment_name = Some("old".into());
+        foo.view
+            .edit_status(|it| it.deployment_name = Some("old".into()));
         let mut old = deployment();
         old.key = foo.key.sibling("old");
         let reconciler = reconciler(&client, foo.clone(), wanted);
         reconciler.apply_deployment(old.clone());
         let (_, status) = reconciler.deploy(&foo.key).await;
-        (foo.version, foo.view.status) = (8, status.unwrap());
+        foo.version = 8;
+        foo.view.set_status(status.unwrap());
         reconciler.apply_foo(foo.clone());
         for _ in 0..2 {
             assert!(reconciler.is_up_to_date(&foo.key));
@@ -399,8 +402,9 @@ async fn r6b_corrections_of_a_deployment_are_delayed() {
             _ => pruned(),
         });
         let mut foo = foo();
-        foo.view.status.observed_generation = Some(2);
-        foo.view.status.deployment_name = Some("web".into());
+        foo.view.edit_status(|it| it.observed_generation = Some(2));
+        foo.view
+            .edit_status(|it| it.deployment_name = Some("web".into()));
         let reconciler = reconciler(&client, foo.clone(), deployment());
         let fight = async |time| {
             let mut reasons = Vec::new();
@@ -439,7 +443,7 @@ async fn r6b_corrections_of_a_deployment_are_delayed() {
         );
         assert!(reasons.len() >= 6 && reasons.iter().all(|it| *it == "DeploymentContested"));
         (foo.version, foo.view.generation) = (1000, 3);
-        foo.view.status.observed_generation = Some(3);
+        foo.view.edit_status(|it| it.observed_generation = Some(3));
         reconciler.apply_foo(foo.clone());
         let (writes, _) = fight(Duration::from_millis(9)).await;
         assert!(writes >= 8, "{writes} for the changed Foo");
@@ -453,7 +457,9 @@ async fn r5_serving_deployment_is_counted_with_an_invalid_spec() {
     let mut emptied = foo();
     let spec = emptied.view.spec.as_mut().unwrap();
     spec.deployment_name.clear();
-    emptied.view.status.deployment_name = Some("web".into());
+    emptied
+        .view
+        .edit_status(|it| it.deployment_name = Some("web".into()));
     let reconciler = reconciler(&client, emptied.clone(), deployment());
     let serving = reconciler
         .reconciler()

@@ -193,7 +193,7 @@ fn errors_that_concern_the_user_are_reported() {
 #[test]
 fn r5_counts_follow_the_deployment_with_every_error() {
     let mut foo = foo();
-    foo.view.status = reported(|_| {});
+    foo.view.set_status(reported(|_| {}));
     let one_died = deployed(|d| d.progress.available = 2);
     for error in [
         Error::InvalidSpec("spec.deploymentName: must not be empty".into()),
@@ -217,14 +217,15 @@ fn r5_counts_follow_the_deployment_with_every_error() {
     }
     let down = Error::from(ApiError::transient("down"));
     let again = of(&foo.view, Some(&deployed(|_| {})), Some(&down), NOW).unwrap();
-    assert_eq!(again, foo.view.status, "and nothing else is");
+    assert_eq!(again, *foo.view.status(), "and nothing else is");
 }
 
 /// The Foo is Ready with the new Deployment, and Progressing reports the failed deletion of the old one.
 #[test]
 fn r11d_rejected_deletion_does_not_make_the_foo_unready() {
     let mut foo = foo();
-    foo.view.status.deployment_name = Some("old".into());
+    foo.view
+        .edit_status(|it| it.deployment_name = Some("old".into()));
     let refused = Error::DeletionFailed(
         "admission webhook \"x\" denied the request".into(),
         Retry::Backoff(Duration::ZERO),
@@ -271,10 +272,10 @@ fn the_status_hash_excludes_transition_times() {
 #[test]
 fn an_unchanged_condition_keeps_its_transition_time() {
     let mut foo = foo();
-    foo.view.status = reported(|_| {});
+    foo.view.set_status(reported(|_| {}));
     let later = Timestamp::from_second(3600).unwrap();
     let again = of(&foo.view, Some(&deployed(|_| {})), None, later).unwrap();
-    assert_eq!(again, foo.view.status);
+    assert_eq!(again, *foo.view.status());
     let worse = of(
         &foo.view,
         Some(&deployed(|d| d.progress.available = 1)),
@@ -289,8 +290,9 @@ fn an_unchanged_condition_keeps_its_transition_time() {
 #[test]
 fn conditions_of_other_clients_are_kept() {
     let mut foo = foo();
-    foo.view.status = reported(|_| {});
-    foo.view.status.conditions[0].type_ = "Audited".into();
+    foo.view.set_status(reported(|_| {}));
+    foo.view
+        .edit_status(|it| it.conditions[0].type_ = "Audited".into());
     let status = of(&foo.view, Some(&deployed(|_| {})), None, NOW).unwrap();
     let types: Vec<_> = status.conditions.iter().map(|c| c.type_.as_str()).collect();
     assert_eq!(types, ["Audited", "Ready", "Progressing"]);
@@ -299,8 +301,9 @@ fn conditions_of_other_clients_are_kept() {
 /// Returns the name of the Deployment that serves, and checks that the status counts its pods.
 fn served(new: Option<&DeploymentState>, error: Option<&Error>, is_marked: bool) -> String {
     let mut foo = foo();
-    foo.view.status = reported(|_| {});
-    foo.view.status.deployment_name = Some("old".into());
+    foo.view.set_status(reported(|_| {}));
+    foo.view
+        .edit_status(|it| it.deployment_name = Some("old".into()));
     let mut old = deployed(|d| {
         (d.progress.available, d.progress.replicas) = (7, 8);
         d.selector = Arc::new(Labels::default());
@@ -344,8 +347,9 @@ fn r11c_status_counts_the_old_deployment_until_the_new_one_is_available() {
 #[test]
 fn a_deleted_deployment_no_longer_serves() {
     let mut foo = foo();
-    foo.view.status = reported(|_| {});
-    foo.view.status.deployment_name = Some("gone".into());
+    foo.view.set_status(reported(|_| {}));
+    foo.view
+        .edit_status(|it| it.deployment_name = Some("gone".into()));
     let begun = deployed(|d| d.progress.available = 0);
     let mut earlier = deployed(|_| {});
     earlier.key = foo.key.sibling("earlier");
@@ -449,9 +453,9 @@ fn a5c_failure_for_the_user_has_its_own_reason() {
 #[test]
 fn stalled_is_removed_with_its_cause() {
     let mut foo = foo();
-    foo.view.status = reported(|d| {
+    foo.view.set_status(reported(|d| {
         (d.replicas, d.progress.failure) = (4, Some("no".into()));
-    });
+    }));
     let status = of(&foo.view, Some(&deployed(|_| {})), None, NOW).unwrap();
     assert_eq!(status.conditions.len(), 2);
 }
@@ -482,12 +486,12 @@ fn a_failure_that_may_end_stalls_after_a_minute() {
         let mut foo = foo();
         let (status, left) = is(&foo.view, "True", "False", 0);
         assert_eq!(left, GRACE);
-        foo.view.status = status;
+        foo.view.set_status(status);
         let (_, left) = is(&foo.view, "True", "False", 59);
         assert_eq!(left, Duration::from_secs(1));
         let (stalled, left) = is(&foo.view, "False", "True", 60);
         assert_eq!(left, Duration::ZERO);
-        foo.view.status = stalled;
+        foo.view.set_status(stalled);
         is(&foo.view, "False", "True", 61);
         foo.view.generation += 1;
         let (_, left) = is(&foo.view, "True", "False", 62);
@@ -507,9 +511,10 @@ fn a_change_does_not_date_a_stalled_foo_anew() {
         (1, Error::InvalidSpec("words".to_owned())),
     ] {
         let now = NOW + k8s_openapi::jiff::SignedDuration::from_secs(at);
-        foo.view.status = of(&foo.view, None, Some(&error), now).unwrap();
+        foo.view
+            .set_status(of(&foo.view, None, Some(&error), now).unwrap());
         foo.view.generation += 1;
-        let stalled = &foo.view.status.conditions[2];
+        let stalled = &foo.view.conditions()[2];
         assert_eq!(stalled.reason, error.name());
         assert_eq!(stalled.last_transition_time, Time(NOW));
     }

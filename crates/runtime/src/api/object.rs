@@ -120,8 +120,8 @@ pub trait Primary: Cached {
     fn generation(&self) -> i64;
     /// Returns whether the object is terminating.
     fn is_deleting(&self) -> bool;
-    /// Returns the last stored status.
-    fn status(&self) -> &Self::Status;
+    /// Returns the last stored status: borrowed, or made from a smaller cached form.
+    fn status(&self) -> Cow<'_, Self::Status>;
     /// Returns whether the status is of the current generation.
     fn is_observed(&self) -> bool;
     /// Returns the status with this condition: its type, and whether it is true, its reason and its message. `None`, the
@@ -136,8 +136,8 @@ pub trait Primary: Cached {
         None
     }
     /// Returns the conditions of the last stored status. Default: none.
-    fn conditions(&self) -> &[Condition] {
-        &[]
+    fn conditions(&self) -> Cow<'_, [Condition]> {
+        Cow::Borrowed(&[])
     }
     /// Returns the fields of a status that the runtime itself writes: the conditions, for the condition Paused, and
     /// `lastHandledReconcileAt`. `None`, the default, if the status has no such fields. Then a user sees neither.

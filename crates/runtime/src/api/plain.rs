@@ -3,7 +3,7 @@
 //! They keep a whole spec and a whole status. For a type with many thousands of objects, implement [`Cached`] instead. It keeps
 //! less, and reads each object in one pass instead of two.
 
-use std::{fmt::Debug, hash::Hash, hash::Hasher};
+use std::{borrow::Cow, fmt::Debug, hash::Hash, hash::Hasher};
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use serde::{
@@ -104,8 +104,8 @@ impl<S: Spec> Primary for Custom<S> {
         self.deleting
     }
 
-    fn status(&self) -> &S::Status {
-        &self.status
+    fn status(&self) -> Cow<'_, S::Status> {
+        Cow::Borrowed(&self.status)
     }
 
     fn is_observed(&self) -> bool {
@@ -121,8 +121,8 @@ impl<S: Spec> Primary for Custom<S> {
         Some(self.status.with(self.generation, type_, verdict, now))
     }
 
-    fn conditions(&self) -> &[Condition] {
-        &self.status.common().conditions
+    fn conditions(&self) -> Cow<'_, [Condition]> {
+        Cow::Borrowed(&self.status.common().conditions)
     }
 
     fn noted(status: &mut S::Status) -> Option<(&mut Vec<Condition>, &mut Option<String>)> {

@@ -167,7 +167,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
         }
         let (is_paused, generation) = (seen.is_paused(), seen.view.generation());
         let found = reported(&*seen.view);
-        let is_reported = match found {
+        let is_reported = match &found {
             Some(it) if it.reason != PAUSED => is_paused,
             // `kubectl wait` ignores a condition of an earlier generation.
             Some(it) if is_paused => {
@@ -179,8 +179,8 @@ impl<R: Reconciler> ObjectReconciler<R> {
         if is_paused == is_reported && token.is_none() {
             return None;
         }
-        let old: Vec<_> = found.into_iter().cloned().collect();
-        let mut status = seen.view.status().clone();
+        let old: Vec<_> = found.into_iter().collect();
+        let mut status = seen.view.status().into_owned();
         let (conditions, handled) = R::Primary::noted(&mut status)?;
         if is_paused != is_reported {
             conditions.retain(|it| it.type_ != PAUSED);
@@ -205,8 +205,9 @@ impl<R: Reconciler> ObjectReconciler<R> {
 }
 
 /// Returns the condition Paused of an object.
-fn reported(object: &impl Primary) -> Option<&Condition> {
-    object.conditions().iter().find(|it| it.type_ == PAUSED)
+fn reported(object: &impl Primary) -> Option<Condition> {
+    let conditions = object.conditions();
+    conditions.iter().find(|it| it.type_ == PAUSED).cloned()
 }
 
 /// Returns the `Retry-After` of the API server, or zero.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
+    borrow::Cow,
     hash::{Hash as _, Hasher},
     net::{SocketAddr, TcpStream},
     sync::Arc,
@@ -117,8 +118,8 @@ impl Primary for Parent {
         false
     }
 
-    fn status(&self) -> &ParentStatus {
-        &self.status
+    fn status(&self) -> Cow<'_, ParentStatus> {
+        Cow::Borrowed(&self.status)
     }
 
     fn is_observed(&self) -> bool {

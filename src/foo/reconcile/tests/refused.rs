@@ -29,8 +29,9 @@ async fn a_postponed_write_is_reported_with_and_without_retry_after() {
                 _ => (500, Value::Null),
             });
             let mut foo = foo();
-            foo.view.status.observed_generation = Some(2);
-            foo.view.status.deployment_name = Some("old".into());
+            foo.view.edit_status(|it| it.observed_generation = Some(2));
+            foo.view
+                .edit_status(|it| it.deployment_name = Some("old".into()));
             let mut new = deployment();
             if verb == Method::PATCH {
                 new.view.replicas = 5;
@@ -76,7 +77,7 @@ async fn q3g_longer_retry_after_is_honored() {
         });
         let (mut foo, mut wrong) = (foo(), deployment());
         // The status differs from the stored status in any case.
-        foo.view.status.observed_generation = Some(2);
+        foo.view.edit_status(|it| it.observed_generation = Some(2));
         wrong.view.replicas = 5;
         wrong.view.progress.available = 2;
         let reconciler = reconciler(&client, foo.clone(), wrong);
@@ -99,7 +100,8 @@ async fn q3g_retry_after_of_the_earlier_deployment_is_honored() {
             _ => pruned(),
         });
         let mut foo = foo();
-        foo.view.status.deployment_name = Some("old".into());
+        foo.view
+            .edit_status(|it| it.deployment_name = Some("old".into()));
         let (mut new, mut old) = (deployment(), deployment());
         change(&mut new);
         old.key = old.key.sibling("old");
@@ -126,7 +128,8 @@ async fn every_forbidden_write_triggers_a_review_of_permissions() {
             deployment.view.replicas = 5;
         }),
         ("DELETE deployments/old", |foo, _| {
-            foo.view.status.deployment_name = Some("old".into());
+            foo.view
+                .edit_status(|it| it.deployment_name = Some("old".into()));
         }),
         ("PUT foos/foo/status", |_, _| {}),
         ("PUT foos/foo/status", |_, deployment| {

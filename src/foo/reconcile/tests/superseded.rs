@@ -9,7 +9,9 @@ use crate::foo::cached::made_for;
 async fn superseded_deployments_are_those_of_the_foo() {
     let (client, _) = server(|_, _, _| (500, Value::Null));
     let mut renamed = foo();
-    renamed.view.status.deployment_name = Some("served".into());
+    renamed
+        .view
+        .edit_status(|it| it.deployment_name = Some("served".into()));
     let reconciler = reconciler(&client, renamed.clone(), deployment());
     let add = |name: &str, change: fn(&mut Object<Deployment>)| {
         let mut other = deployment();
@@ -50,7 +52,8 @@ async fn the_serving_deployment_is_scaled_until_the_new_one_is_available() {
             _ => (500, Value::Null),
         });
         let mut foo = foo();
-        foo.view.status.deployment_name = Some("old".into());
+        foo.view
+            .edit_status(|it| it.deployment_name = Some("old".into()));
         let mut new = deployment();
         new.view.progress.available = 0;
         if is_another {
@@ -71,7 +74,8 @@ async fn the_serving_deployment_is_scaled_until_the_new_one_is_available() {
 /// A reconciler for the fixture Foo after a rename from the Deployment `old`.
 fn renamed(client: &Client) -> Fixture {
     let mut foo = foo();
-    foo.view.status.deployment_name = Some("old".into());
+    foo.view
+        .edit_status(|it| it.deployment_name = Some("old".into()));
     let mut old = deployment();
     old.key = old.key.sibling("old");
     let fixture = reconciler(client, foo, deployment());

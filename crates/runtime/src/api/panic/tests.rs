@@ -6,6 +6,7 @@
 )]
 
 use std::{
+    borrow::Cow,
     cell::Cell,
     convert::Infallible,
     future::pending,
@@ -160,8 +161,8 @@ impl Primary for Odd {
         false
     }
 
-    fn status(&self) -> &Status {
-        &self.status
+    fn status(&self) -> Cow<'_, Status> {
+        Cow::Borrowed(&self.status)
     }
 
     fn is_observed(&self) -> bool {

@@ -216,7 +216,7 @@ impl<P: Primary> WriteHistory<P> {
     pub(crate) fn status_holds(&self, key: &Key, seen: &Snapshot<P>) -> Vec<Record> {
         let (view, list) = (&*seen.view, self.list(key));
         let status = format!("the status of {} {key}", P::KIND.kind);
-        let dispute = (self.status_disputes).of(key, Requester::of(view), Whole(view.status()));
+        let dispute = (self.status_disputes).of(key, Requester::of(view), Whole(&*view.status()));
         let no_op = self.no_op_statuses.age(key, stored(view), list);
         let rejected = self.rejected_statuses.age(key, seen.version, list);
         let rejected = rejected.map(|age| Record {
@@ -326,7 +326,9 @@ fn requested(by: Requester<'_>, patch: &Value) -> impl Hash {
 }
 
 fn stored<P: Primary>(view: &P) -> impl Hash {
-    (view.uid(), Says::<P>(view.status()))
+    let mut said = DefaultHasher::new();
+    P::says(&view.status(), &mut said);
+    (view.uid(), said.finish())
 }
 
 fn finalized<P: Finalizable>(view: &P) -> impl Hash {

@@ -75,7 +75,7 @@ impl<P: Primary> Writer<P> {
             actual: json!({ "status": found }),
             ..Step::of::<P>("update", cx.key(), json!({ "status": status }))
         })?;
-        let wait = (self.history).status_delay(cx.key(), cx.wanted_by(), status, found);
+        let wait = (self.history).status_delay(cx.key(), cx.wanted_by(), status, &found);
         wait_and_tell(cx, wait, || "changes of status".to_owned())
     }
 
@@ -145,7 +145,7 @@ impl<P: Primary> Writer<P> {
         self.notice_outdated(key, of, expectation, &answer);
         let (by, found) = (cx.wanted_by(), seen.view.status());
         if answer.as_ref().is_err_and(may_have_been_made) {
-            (self.history).record_status_write(key, by, status, found, None);
+            (self.history).record_status_write(key, by, status, &found, None);
         }
         let answer = self.written(cx, key, answer);
         if matches!(answer, Err(ApiError::Rejected(_))) {
@@ -156,9 +156,10 @@ impl<P: Primary> Writer<P> {
             .store
             .record_response(answer, expectation, self.author(cx));
         let stored = stored.ok_or(ApiError::Conflict)?;
-        (self.history).record_status_write(key, by, status, found, Some(stored.status()));
+        let now = stored.view.status();
+        (self.history).record_status_write(key, by, status, &found, Some(&now));
         // Times included, as in `needs_status_update`.
-        let had_effect = *status == *stored.status();
+        let had_effect = *status == *now;
         (self.history).record_status(key, status, &stored, expectation, had_effect);
         if !had_effect {
             self.store.note_unheeded(key);
