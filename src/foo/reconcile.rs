@@ -81,9 +81,10 @@ impl Reconciler for FooReconciler {
                 });
         }
         let mut there = earlier.iter().filter(|(_, old)| !old.deleting).peekable();
-        let served = view.served_by();
+        let served_by = view.served_by();
+        let served = served_by.as_deref();
         if let (Some((old, _)), Some(replicas)) = (there.peek(), desired.replicas)
-            && served.as_deref() == Some(old.name())
+            && served == Some(old.name())
         {
             plan.change(
                 deployments,

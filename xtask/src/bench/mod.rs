@@ -62,48 +62,7 @@ const QUICK: Scale = Scale {
 
 #[tokio::main]
 pub async fn run(arguments: &[String]) -> ExitCode {
-    let flags = Command::new("bench")
-        .about("Measures this controller and one made with controller-runtime, side by side")
-        .arg(
-            Arg::new("quick")
-                .long("quick")
-                .action(ArgAction::SetTrue)
-                .help("Short run that checks every workload"),
-        )
-        .arg(
-            Arg::new("pairs")
-                .long("pairs")
-                .value_name("N")
-                .value_parser(value_parser!(u8).range(1..))
-                .help("Number of repetitions; default: 5"),
-        )
-        .arg(
-            Arg::new("workload")
-                .long("workload")
-                .action(ArgAction::Append)
-                .value_parser(Workload::NAMES)
-                .help("Only this workload and its prerequisites; default: all except `most`"),
-        )
-        .arg(
-            Arg::new("secrets")
-                .long("secrets")
-                .action(ArgAction::SetTrue)
-                .help("Only the memory with 10,000 Secrets, of which 10 are read"),
-        )
-        .arg(
-            Arg::new("isolation")
-                .long("isolation")
-                .action(ArgAction::SetTrue)
-                .help("Only the isolation of the controllers of one program"),
-        )
-        .arg(
-            Arg::new("failover")
-                .long("failover")
-                .action(ArgAction::SetTrue)
-                .help("Only the failover after a leader was killed, with the default Lease and with components/fast-failover"),
-        )
-        .no_binary_name(true)
-        .get_matches_from(arguments);
+    let flags = command().get_matches_from(arguments);
     if flags.get_flag("secrets") {
         secrets::run().await;
         return ExitCode::SUCCESS;
@@ -111,6 +70,9 @@ pub async fn run(arguments: &[String]) -> ExitCode {
     if flags.get_flag("isolation") {
         isolation::run().await;
         return ExitCode::SUCCESS;
+    }
+    if let Some(program) = flags.get_one::<PathBuf>("program") {
+        let _ = process::SHIPPED.set(program.clone());
     }
     let quick = flags.get_flag("quick");
     if flags.get_flag("failover") {
@@ -155,6 +117,57 @@ pub async fn run(arguments: &[String]) -> ExitCode {
         build.display()
     );
     ExitCode::SUCCESS
+}
+
+fn command() -> Command {
+    Command::new("bench")
+        .about("Measures this controller and one made with controller-runtime, side by side")
+        .arg(
+            Arg::new("quick")
+                .long("quick")
+                .action(ArgAction::SetTrue)
+                .help("Short run that checks every workload"),
+        )
+        .arg(
+            Arg::new("pairs")
+                .long("pairs")
+                .value_name("N")
+                .value_parser(value_parser!(u8).range(1..))
+                .help("Number of repetitions; default: 5"),
+        )
+        .arg(
+            Arg::new("workload")
+                .long("workload")
+                .action(ArgAction::Append)
+                .value_parser(Workload::NAMES)
+                .help("Only this workload and its prerequisites; default: all except `most`"),
+        )
+        .arg(
+            Arg::new("program")
+                .long("program")
+                .value_name("PATH")
+                .value_parser(value_parser!(PathBuf))
+                .help("Also measures this build of the controller: the program of the image"),
+        )
+        .arg(
+            Arg::new("secrets")
+                .long("secrets")
+                .action(ArgAction::SetTrue)
+                .help("Only the memory with 10,000 Secrets, of which 10 are read"),
+        )
+        .arg(
+            Arg::new("isolation")
+                .long("isolation")
+                .action(ArgAction::SetTrue)
+                .help("Only the isolation of the controllers of one program"),
+        )
+        .arg(
+            Arg::new("failover")
+                .long("failover")
+                .action(ArgAction::SetTrue)
+                .help("Only the failover after a leader was killed, with the default Lease and with components/fast-failover"),
+        )
+        .no_binary_name(true)
 }
 
 fn write(folder: &Path, build: &Path, results: &Results) {

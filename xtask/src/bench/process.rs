@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -150,9 +150,13 @@ impl Drop for Subject {
     }
 }
 
+/// The program of [`Side::Shipped`].
+pub static SHIPPED: OnceLock<PathBuf> = OnceLock::new();
+
 /// Returns the path of the executable of a side.
 pub fn program(side: Side) -> PathBuf {
     built(match side {
+        Side::Shipped => return SHIPPED.get().expect("--program is given").clone(),
         Side::Ours => "foo-controller",
         Side::Tuned | Side::Defaults => "bench-peer",
         Side::KubeRs => "bench-kube-rs",

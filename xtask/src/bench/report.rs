@@ -27,8 +27,10 @@ pub const EXPORTING: &str = "time: of what it is without, %";
 pub enum Side {
     /// The load generator alone, which sends the writes of a controller.
     Bare,
-    /// This controller.
+    /// This controller, as cargo builds it.
     Ours,
+    /// This controller, as the image contains it.
+    Shipped,
     /// The controller in `peer/`, with the settings that experienced controller-runtime users choose.
     Tuned,
     /// The controller in `peer/` with controller-runtime's defaults.
@@ -40,7 +42,8 @@ pub enum Side {
 /// Sizes and durations of the workloads.
 #[derive(Clone, Debug)]
 pub struct Scale {
-    /// Sides of the first pair. Later pairs have only [`Side::Ours`] and [`Side::Tuned`].
+    /// Sides of the first pair. Later pairs have only [`Side::Ours`] and [`Side::Tuned`]. [`Side::Shipped`] follows
+    /// [`Side::Ours`] if its program is given.
     pub sides: &'static [Side],
     /// Number of repetitions.
     pub pairs: usize,
@@ -225,20 +228,22 @@ impl Results {
             let figures = [
                 Side::Bare,
                 Side::Ours,
+                Side::Shipped,
                 Side::Tuned,
                 Side::Defaults,
                 Side::KubeRs,
             ]
             .map(|side| spread(&row.values(side), number));
-            let [bare, ours, tuned, defaults, kube_rs] = figures;
+            let [bare, ours, shipped, tuned, defaults, kube_rs] = figures;
             let (workload, measure) = (row.workload.words(&self.scale), row.measure);
             if let Some(kind) = measure.strip_prefix("requests: ") {
                 let _ = writeln!(
                     requests,
-                    "| {workload} | {kind} | {ours} | {tuned} | {defaults} | {kube_rs} |"
+                    "| {workload} | {kind} | {ours} | {shipped} | {tuned} | {defaults} | {kube_rs} |"
                 );
             } else {
                 let ratios = spread(&row.ratios(Side::Ours, Side::Tuned), ratio);
+                let builds = spread(&row.ratios(Side::Shipped, Side::Ours), ratio);
                 // A single pair is not enough for a ceiling.
                 let mut ceiling = row.ratios(Side::Bare, Side::Tuned);
                 if !measure.contains(OF_ALL) {
@@ -248,7 +253,7 @@ impl Results {
                 let goal = row.goal().map_or(String::new(), |goal| goal.to_string());
                 let _ = writeln!(
                     measures,
-                    "| {workload} | {measure} | {bare} | {ours} | {tuned} | {defaults} | {kube_rs} | {ratios} | {goal} | {ceiling} |"
+                    "| {workload} | {measure} | {bare} | {ours} | {shipped} | {builds} | {tuned} | {defaults} | {kube_rs} | {ratios} | {goal} | {ceiling} |"
                 );
             }
         }
@@ -267,10 +272,10 @@ impl Results {
         format!(
             "{date} UTC, commit {commit}; {cores} cores of {processor}, {kernel}; {versions}.\n\n\
              Medians; in brackets, the least and the greatest of the pairs. The ratios are to the tuned one.\n\n\
-             | workload | measure | bare writes | foo-controller | controller-runtime, tuned | controller-runtime, defaults | kube-rs | ratio | goal | the bare writes' ratio |\n\
-             |---|---|---|---|---|---|---|---|---|---|\n{measures}\n\
-             | workload | requests | foo-controller | controller-runtime, tuned | controller-runtime, defaults | kube-rs |\n\
-             |---|---|---|---|---|---|\n{requests}"
+             | workload | measure | bare writes | foo-controller | the image's program | of cargo's | controller-runtime, tuned | controller-runtime, defaults | kube-rs | ratio | goal | the bare writes' ratio |\n\
+             |---|---|---|---|---|---|---|---|---|---|---|---|\n{measures}\n\
+             | workload | requests | foo-controller | the image's program | controller-runtime, tuned | controller-runtime, defaults | kube-rs |\n\
+             |---|---|---|---|---|---|---|\n{requests}"
         )
     }
 }

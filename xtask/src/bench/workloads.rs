@@ -15,7 +15,7 @@ use super::{
     load::names,
     meter::Meter,
     plane::{NO_RESYNC, Plane, Run, is_foo, latencies, seconds},
-    process::Subject,
+    process::{SHIPPED, Subject},
     report::{
         ALL, CPU, DEPLOYED, EXPORTING, OF_ALL, PEAK, REPORTED, SPEED, Sample, Scale, Side,
         Workload, quantile,
@@ -71,11 +71,16 @@ impl Bench {
     pub async fn run(&mut self) {
         for pair in 0..self.scale.pairs {
             self.pair = pair;
-            let sides: &[Side] = match pair {
-                0 => self.scale.sides,
-                even if even % 2 == 0 => &[Side::Ours, Side::Tuned],
-                _ => &[Side::Tuned, Side::Ours],
+            let mut sides: Vec<Side> = match pair {
+                0 => self.scale.sides.into(),
+                even if even % 2 == 0 => [Side::Ours, Side::Tuned].into(),
+                _ => [Side::Tuned, Side::Ours].into(),
             };
+            if SHIPPED.get().is_some() {
+                let ours = sides.iter().position(|side| *side == Side::Ours);
+                sides.insert(ours.unwrap() + 1 - pair % 2, Side::Shipped);
+            }
+            let sides = &sides[..];
             // The bare writes alternate, too.
             if pair % 2 == 0 {
                 self.some_bare().await;
@@ -206,7 +211,8 @@ impl Bench {
         if self.wants_any(&["correct"]) {
             self.correct(&mut run, &names).await;
         }
-        if self.wants_any(&["steady"]) {
+        // The build makes no difference to a latency.
+        if self.wants_any(&["steady"]) && side != Side::Shipped {
             self.rates(&mut run).await;
         }
     }
@@ -514,7 +520,7 @@ impl Bench {
     fn note_speeds(&mut self) {
         for workload in [Create, Workload::Scale] {
             let bare = self.measured(Side::Bare, workload, ALL);
-            for side in self.scale.sides {
+            for side in self.scale.sides.iter().chain(&[Side::Shipped]) {
                 if let Some((bare, all)) = bare.zip(self.measured(*side, workload, ALL)) {
                     self.note(workload, *side, SPEED, 100.0 * bare / all);
                 }
