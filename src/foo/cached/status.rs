@@ -21,14 +21,20 @@ static SHAPES: Pool<FooStatus> = Pool::new();
 pub struct CachedStatus {
     /// The status without times, and with [`NAME`] in its texts.
     shape: Arc<FooStatus>,
+    /// `lastTransitionTime` of the first condition.
+    since: Timestamp,
+    rare: Option<Box<Rare>>,
+}
+
+/// What most statuses do not have.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Rare {
     /// Whether the texts contain [`NAME`] themselves.
     is_verbatim: bool,
     /// The selector, if it does not contain the name: a Foo and its Deployment may have different names.
-    selector: Option<Box<str>>,
-    /// `lastTransitionTime` of the first condition.
-    since: Timestamp,
+    selector: Option<String>,
     /// `lastTransitionTime` of each condition, unless all are the same.
-    times: Option<Box<[Timestamp]>>,
+    times: Vec<Timestamp>,
 }
 
 impl CachedStatus {
@@ -42,8 +48,11 @@ impl CachedStatus {
                 Time(Timestamp::default()),
             )
         });
-        let times: Vec<_> = times.map(|Time(time)| time).collect();
+        let mut times: Vec<_> = times.map(|Time(time)| time).collect();
         let since = times.first().copied().unwrap_or_default();
+        if times.iter().all(|time| *time == since) {
+            times.clear();
+        }
         if !is_verbatim {
             for text in texts(&mut status) {
                 *text = text.replace(name, NAME.encode_utf8(&mut [0; 4]));
@@ -52,12 +61,15 @@ impl CachedStatus {
         let selector = status.selector.take_if(|it| !it.contains(NAME));
         let shape = Arc::new(status);
         let shape = SHAPES.share(Arc::clone(&shape), &Said(&shape));
+        let rare = Rare {
+            is_verbatim,
+            selector,
+            times,
+        };
         Self {
             shape,
-            is_verbatim,
-            selector: selector.map(String::into_boxed_str),
             since,
-            times: (times.iter().any(|time| *time != since)).then(|| times.into()),
+            rare: (rare != Rare::default()).then(|| rare.into()),
         }
     }
 
@@ -70,11 +82,14 @@ impl CachedStatus {
                 *text = named;
             }
         }
-        let selector = || self.selector.as_deref().map(str::to_owned);
-        status.selector = status.selector.or_else(selector);
-        for (place, condition) in status.conditions.iter_mut().enumerate() {
-            let time = self.times.as_ref().map_or(self.since, |times| times[place]);
-            condition.last_transition_time = Time(time);
+        for condition in &mut status.conditions {
+            condition.last_transition_time = Time(self.since);
+        }
+        if let Some(rare) = &self.rare {
+            status.selector = status.selector.or_else(|| rare.selector.clone());
+            for (condition, time) in status.conditions.iter_mut().zip(&rare.times) {
+                condition.last_transition_time = Time(*time);
+            }
         }
         status
     }
@@ -93,7 +108,8 @@ impl CachedStatus {
     }
 
     fn named<'a>(&self, text: &'a str, name: &str) -> Cow<'a, str> {
-        if self.is_verbatim || !text.contains(NAME) {
+        let is_verbatim = self.rare.as_ref().is_some_and(|rare| rare.is_verbatim);
+        if is_verbatim || !text.contains(NAME) {
             return text.into();
         }
         text.replace(NAME, name).into()
