@@ -147,6 +147,7 @@ fn command() -> Command {
                 .long("program")
                 .value_name("PATH")
                 .value_parser(value_parser!(PathBuf))
+                .overrides_with("program")
                 .help("Also measures this build of the controller: the program of the image"),
         )
         .arg(
