@@ -132,7 +132,7 @@ impl Primary for Foo {
     }
 
     fn is_observed(&self) -> bool {
-        self.status.shape().observed_generation == Some(self.generation)
+        self.status.observed_generation() == Some(self.generation)
     }
 
     fn conditions(&self) -> Cow<'_, [Condition]> {

@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, hash::Hash, sync::Arc};
 
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Time, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 use operator_runtime::Primary;
 
 use super::{foo::Foo, pool::Pool};
@@ -19,10 +19,12 @@ static SHAPES: Pool<FooStatus> = Pool::new();
 /// A status whose parts are shared. The `name` of its methods is always that of the Deployment which the Foo specifies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CachedStatus {
-    /// The status without times, and with [`NAME`] in its texts.
+    /// The status without times and the token, with zero for each generation, and with [`NAME`] in its texts.
     shape: Arc<FooStatus>,
     /// `lastTransitionTime` of the first condition.
     since: Timestamp,
+    /// The first `observedGeneration`: of the status, or else of a condition.
+    generation: i64,
     rare: Option<Box<Rare>>,
 }
 
@@ -35,6 +37,10 @@ struct Rare {
     selector: Option<String>,
     /// `lastTransitionTime` of each condition, unless all are the same.
     times: Vec<Timestamp>,
+    /// Each `observedGeneration`, unless all are the same.
+    generations: Vec<i64>,
+    /// `lastHandledReconcileAt`.
+    token: Option<String>,
 }
 
 impl CachedStatus {
@@ -42,33 +48,29 @@ impl CachedStatus {
     #[must_use]
     pub fn new(mut status: FooStatus, name: &str) -> Self {
         let is_verbatim = name.is_empty() || texts(&mut status).any(|text| text.contains(NAME));
-        let times = status.conditions.iter_mut().map(|condition| {
-            std::mem::replace(
-                &mut condition.last_transition_time,
-                Time(Timestamp::default()),
-            )
-        });
-        let mut times: Vec<_> = times.map(|Time(time)| time).collect();
-        let since = times.first().copied().unwrap_or_default();
-        if times.iter().all(|time| *time == since) {
-            times.clear();
-        }
+        let (since, times) = take(times_of(&mut status));
+        let (generation, generations) = take(generations_of(&mut status));
         if !is_verbatim {
             for text in texts(&mut status) {
                 *text = text.replace(name, NAME.encode_utf8(&mut [0; 4]));
             }
         }
         let selector = status.selector.take_if(|it| !it.contains(NAME));
+        let token = status.last_handled_reconcile_at.take();
+        status.conditions.shrink_to_fit();
         let shape = Arc::new(status);
         let shape = SHAPES.share(Arc::clone(&shape), &Said(&shape));
         let rare = Rare {
             is_verbatim,
             selector,
             times,
+            generations,
+            token,
         };
         Self {
             shape,
             since,
+            generation,
             rare: (rare != Rare::default()).then(|| rare.into()),
         }
     }
@@ -82,13 +84,16 @@ impl CachedStatus {
                 *text = named;
             }
         }
-        for condition in &mut status.conditions {
-            condition.last_transition_time = Time(self.since);
-        }
+        times_of(&mut status).for_each(|time| *time = self.since);
+        generations_of(&mut status).for_each(|generation| *generation = self.generation);
         if let Some(rare) = &self.rare {
             status.selector = status.selector.or_else(|| rare.selector.clone());
-            for (condition, time) in status.conditions.iter_mut().zip(&rare.times) {
-                condition.last_transition_time = Time(*time);
+            status.last_handled_reconcile_at.clone_from(&rare.token);
+            for (time, own) in times_of(&mut status).zip(&rare.times) {
+                *time = *own;
+            }
+            for (generation, own) in generations_of(&mut status).zip(&rare.generations) {
+                *generation = *own;
             }
         }
         status
@@ -98,6 +103,12 @@ impl CachedStatus {
     #[must_use]
     pub fn shape(&self) -> &FooStatus {
         &self.shape
+    }
+
+    /// Returns `observedGeneration`.
+    #[must_use]
+    pub fn observed_generation(&self) -> Option<i64> {
+        self.shape.observed_generation.map(|_| self.generation)
     }
 
     /// Returns `deploymentName`.
@@ -122,6 +133,31 @@ fn texts(status: &mut FooStatus) -> impl Iterator<Item = &mut String> {
     messages
         .chain(&mut status.selector)
         .chain(&mut status.deployment_name)
+}
+
+/// The times of a status.
+fn times_of(status: &mut FooStatus) -> impl Iterator<Item = &mut Timestamp> {
+    let conditions = status.conditions.iter_mut();
+    conditions.map(|it| &mut it.last_transition_time.0)
+}
+
+/// The generations of a status: its own is the first.
+fn generations_of(status: &mut FooStatus) -> impl Iterator<Item = &mut i64> {
+    let conditions = status.conditions.iter_mut();
+    (status.observed_generation.iter_mut())
+        .chain(conditions.filter_map(|it| it.observed_generation.as_mut()))
+}
+
+/// Leaves the default, and returns the first value, and all values unless they are the same.
+fn take<'a, T: Copy + Default + PartialEq + 'a>(
+    values: impl Iterator<Item = &'a mut T>,
+) -> (T, Vec<T>) {
+    let mut taken: Vec<T> = values.map(std::mem::take).collect();
+    let first = taken.first().copied().unwrap_or_default();
+    if taken.iter().all(|it| *it == first) {
+        taken = Vec::new();
+    }
+    (first, taken)
 }
 
 struct Said<'a>(&'a FooStatus);

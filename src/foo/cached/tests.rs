@@ -306,32 +306,49 @@ fn a_cached_status_is_the_stored_one() {
         status: "True".to_owned(),
         reason: "web".to_owned(),
         message: message.to_owned(),
-        observed_generation: Some(1),
+        observed_generation: Some(seconds),
         last_transition_time: Time(Timestamp::from_second(seconds).unwrap()),
     };
-    let status = |name: &str, selector: &str, conditions| FooStatus {
+    let status = |name: &str, selector: &str, conditions: Vec<Condition>| FooStatus {
         replicas: Some(1),
         selector: Some(format!("app=nginx,controller={selector}")),
         deployment_name: Some(name.to_owned()),
+        observed_generation: conditions.last().and_then(|it| it.observed_generation),
         conditions,
         ..FooStatus::default()
     };
-    let two = |name: &str, time| {
+    let two = |name: &str, times: [i64; 2]| {
         let message = format!("Deployment {name:?} has no pods");
-        vec![condition(&message, 1), condition(&message, time)]
+        Vec::from(times.map(|time| condition(&message, time)))
     };
+    let mut odd = vec![
+        FooStatus::default(),
+        status("web", "web", two("web", [1, 1])),
+        status("web", "foo", two("web", [1, 2])),
+        status("web", "web", vec![condition("web\u{1}", 3)]),
+    ];
+    let edits: [fn(&mut FooStatus); 5] = [
+        |it| it.observed_generation = None,
+        |it| it.observed_generation = Some(0),
+        |it| it.conditions[0].observed_generation = None,
+        |it| it.conditions[1].observed_generation = None,
+        |it| it.last_handled_reconcile_at = Some("web".to_owned()),
+    ];
+    for edit in edits {
+        let mut status = odd[2].clone();
+        edit(&mut status);
+        odd.push(status);
+    }
     for name in ["web", "e", "", "other"] {
-        for status in [
-            FooStatus::default(),
-            status("web", "web", two("web", 1)),
-            status("web", "foo", two("web", 2)),
-            status("web", "web", vec![condition("web\u{1}", 3)]),
-        ] {
-            assert_eq!(CachedStatus::new(status.clone(), name).full(name), status);
+        for status in &odd {
+            let cached = CachedStatus::new(status.clone(), name);
+            assert_eq!(cached.full(name), *status);
+            assert_eq!(cached.observed_generation(), status.observed_generation);
         }
     }
-    let [a, b] = [("a1", 1), ("b2", 2)].map(|(name, time)| {
-        let status = status(name, name, two(name, time));
+    let [a, b] = [("a1", 1), ("b2", 7)].map(|(name, generation)| {
+        let mut status = status(name, name, two(name, [generation; 2]));
+        status.last_handled_reconcile_at = (generation > 1).then(|| "token".to_owned());
         CachedStatus::new(status, name)
     });
     assert!(std::ptr::eq(a.shape(), b.shape()));
