@@ -150,7 +150,7 @@ pub struct Progress {
 fn shared<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<str>>, D::Error> {
     static TEXTS: Pool<str> = Pool::new();
     let text = Option::<String>::deserialize(deserializer)?;
-    Ok(text.map(|text| TEXTS.share(text.as_str().into(), &text)))
+    Ok(text.map(|text| TEXTS.share(text.into())))
 }
 
 #[derive(Default, Deserialize)]

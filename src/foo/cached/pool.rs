@@ -1,32 +1,28 @@
 //! Values that many objects have.
 
-use std::{
-    hash::{DefaultHasher, Hash, Hasher},
-    sync::Arc,
-};
+use std::{collections::VecDeque, sync::Arc};
 
 use parking_lot::Mutex;
 
-/// The values that were seen last, each in the place of its hash. Equal ones share memory. There are few places, so that none
-/// needs to be given back.
-pub struct Pool<T: ?Sized>(Mutex<[Option<Arc<T>>; PLACES]>);
+/// The values that were used last, the newest at the end. Equal ones share memory. The size is fixed, so values without a user need not be removed.
+pub struct Pool<T: ?Sized>(Mutex<VecDeque<Arc<T>>>);
 
-const PLACES: usize = 64;
+const SIZE: usize = 64;
 
 impl<T: ?Sized + PartialEq> Pool<T> {
     pub const fn new() -> Self {
-        Self(Mutex::new([const { None }; PLACES]))
+        Self(Mutex::new(VecDeque::new()))
     }
 
-    /// Returns an equal value with the same hash that was seen recently, or else this one.
-    pub fn share(&self, value: Arc<T>, hash: &impl Hash) -> Arc<T> {
-        let mut state = DefaultHasher::new();
-        hash.hash(&mut state);
-        let place = usize::try_from(state.finish() % PLACES as u64).unwrap_or_default();
-        let seen = &mut self.0.lock()[place];
-        match seen {
-            Some(seen) if **seen == *value => Arc::clone(seen),
-            _ => Arc::clone(seen.insert(value)),
+    /// Returns an equal value that was used recently, or else this one.
+    pub fn share(&self, value: Arc<T>) -> Arc<T> {
+        let mut used = self.0.lock();
+        let at = used.iter().rposition(|it| **it == *value);
+        let shared = at.and_then(|at| used.remove(at)).unwrap_or(value);
+        if used.len() == SIZE {
+            used.pop_front();
         }
+        used.push_back(Arc::clone(&shared));
+        shared
     }
 }

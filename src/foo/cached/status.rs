@@ -3,12 +3,11 @@
 //! A status takes half a kilobyte, more than the rest of a Foo and its Deployment. But without the names and the times there are
 //! only a few of them, which Foos share.
 
-use std::{borrow::Cow, hash::Hash, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
 use k8s_openapi::jiff::Timestamp;
-use operator_runtime::Primary;
 
-use super::{foo::Foo, pool::Pool};
+use super::pool::Pool;
 use crate::foo::api::FooStatus;
 
 /// Stands for the name of the specified Deployment.
@@ -58,8 +57,7 @@ impl CachedStatus {
         let selector = status.selector.take_if(|it| !it.contains(NAME));
         let token = status.last_handled_reconcile_at.take();
         status.conditions.shrink_to_fit();
-        let shape = Arc::new(status);
-        let shape = SHAPES.share(Arc::clone(&shape), &Said(&shape));
+        let shape = SHAPES.share(Arc::new(status));
         let rare = Rare {
             is_verbatim,
             selector,
@@ -158,12 +156,4 @@ fn take<'a, T: Copy + Default + PartialEq + 'a>(
         taken = Vec::new();
     }
     (first, taken)
-}
-
-struct Said<'a>(&'a FooStatus);
-
-impl Hash for Said<'_> {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        Foo::says(self.0, state);
-    }
 }
