@@ -135,8 +135,9 @@ impl Primary for Foo {
         self.status.observed_generation() == Some(self.generation)
     }
 
-    fn conditions(&self) -> Cow<'_, [Condition]> {
-        self.status().into_owned().conditions.into()
+    fn condition(&self, type_: &str) -> Option<Cow<'_, Condition>> {
+        let condition = self.status.condition(type_, deployment_name(&self.spec));
+        condition.map(Cow::Owned)
     }
 
     fn noted(status: &mut FooStatus) -> Option<(&mut Vec<Condition>, &mut Option<String>)> {

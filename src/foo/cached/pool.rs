@@ -4,7 +4,8 @@ use std::{collections::VecDeque, sync::Arc};
 
 use parking_lot::Mutex;
 
-/// The values that were used last, the newest at the end. Equal ones share memory. The size is fixed, so values without a user need not be removed.
+/// The values that were used last, the newest at the end. Equal ones share memory. The size is fixed, so values that nothing
+/// uses any more need not be removed.
 pub struct Pool<T: ?Sized>(Mutex<VecDeque<Arc<T>>>);
 
 const SIZE: usize = 64;

@@ -5,7 +5,7 @@
 
 use std::{borrow::Cow, sync::Arc};
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 
 use super::pool::Pool;
 use crate::foo::api::FooStatus;
@@ -107,6 +107,13 @@ impl CachedStatus {
     #[must_use]
     pub fn observed_generation(&self) -> Option<i64> {
         self.shape.observed_generation.map(|_| self.generation)
+    }
+
+    /// Returns a condition.
+    #[must_use]
+    pub fn condition(&self, type_: &str, name: &str) -> Option<Condition> {
+        let at = (self.shape.conditions.iter()).position(|it| it.type_ == type_)?;
+        Some(self.full(name).conditions.swap_remove(at))
     }
 
     /// Returns `deploymentName`.

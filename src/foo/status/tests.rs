@@ -514,7 +514,7 @@ fn a_change_does_not_date_a_stalled_foo_anew() {
         foo.view
             .set_status(of(&foo.view, None, Some(&error), now).unwrap());
         foo.view.generation += 1;
-        let stalled = &foo.view.conditions()[2];
+        let stalled = foo.view.condition("Stalled").unwrap();
         assert_eq!(stalled.reason, error.name());
         assert_eq!(stalled.last_transition_time, Time(NOW));
     }

@@ -135,9 +135,10 @@ pub trait Primary: Cached {
         _ = (type_, verdict, now);
         None
     }
-    /// Returns the conditions of the last stored status. Default: none.
-    fn conditions(&self) -> Cow<'_, [Condition]> {
-        Cow::Borrowed(&[])
+    /// Returns this condition of the last stored status. Default: none.
+    fn condition(&self, type_: &str) -> Option<Cow<'_, Condition>> {
+        _ = type_;
+        None
     }
     /// Returns the fields of a status that the runtime itself writes: the conditions, for the condition Paused, and
     /// `lastHandledReconcileAt`. `None`, the default, if the status has no such fields. Then a user sees neither.

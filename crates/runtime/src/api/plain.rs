@@ -121,8 +121,9 @@ impl<S: Spec> Primary for Custom<S> {
         Some(self.status.with(self.generation, type_, verdict, now))
     }
 
-    fn conditions(&self) -> Cow<'_, [Condition]> {
-        Cow::Borrowed(&self.status.common().conditions)
+    fn condition(&self, type_: &str) -> Option<Cow<'_, Condition>> {
+        let mut conditions = self.status.common().conditions.iter();
+        conditions.find(|it| it.type_ == type_).map(Cow::Borrowed)
     }
 
     fn noted(status: &mut S::Status) -> Option<(&mut Vec<Condition>, &mut Option<String>)> {

@@ -1,8 +1,8 @@
 //! The control of an object's reconciles by its user: a pause, or a request.
 
-use std::time::Duration;
+use std::{slice, time::Duration};
 
-use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 
 use crate::{
     api::{
@@ -37,12 +37,12 @@ impl<R: Reconciler> ObjectReconciler<R> {
                 self.release(cx.key(), cx.attempt);
             }
             // Not again for a new generation.
-            let is_new = reported(&*seen.view).is_none();
+            let is_new = seen.view.condition(PAUSED).is_none();
             let event = is_new.then(|| Event::normal(PAUSED, self.words()));
             return Ok(self.report(cx, seen, event).await?);
         }
-        let is_ours = |it: &Condition| it.type_ == PAUSED && it.reason == PAUSED;
-        if cx.is_dry_run || !seen.view.conditions().iter().any(is_ours) {
+        let reported = seen.view.condition(PAUSED);
+        if cx.is_dry_run || reported.is_none_or(|it| it.reason != PAUSED) {
             return self.reconcile_and_acknowledge(cx, seen).await;
         }
         // First, because this condition would confirm another pause while the reconcile still writes.
@@ -166,7 +166,7 @@ impl<R: Reconciler> ObjectReconciler<R> {
             return None;
         }
         let (is_paused, generation) = (seen.is_paused(), seen.view.generation());
-        let found = reported(&*seen.view);
+        let found = seen.view.condition(PAUSED);
         let is_reported = match &found {
             Some(it) if it.reason != PAUSED => is_paused,
             // `kubectl wait` ignores a condition of an earlier generation.
@@ -179,7 +179,6 @@ impl<R: Reconciler> ObjectReconciler<R> {
         if is_paused == is_reported && token.is_none() {
             return None;
         }
-        let old: Vec<_> = found.into_iter().collect();
         let mut status = seen.view.status().into_owned();
         let (conditions, handled) = R::Primary::noted(&mut status)?;
         if is_paused != is_reported {
@@ -187,7 +186,8 @@ impl<R: Reconciler> ObjectReconciler<R> {
         }
         if is_paused {
             let verdict = (true, PAUSED, self.words());
-            conditions.push(condition(&old, generation, PAUSED, verdict, now));
+            let old = found.as_deref().map_or(&[][..], slice::from_ref);
+            conditions.push(condition(old, generation, PAUSED, verdict, now));
         }
         if let Some(token) = token {
             *handled = Some(token.to_owned());
@@ -202,12 +202,6 @@ impl<R: Reconciler> ObjectReconciler<R> {
             "the annotation {group}/paused is true: only the deletion of the object is reconciled"
         )
     }
-}
-
-/// Returns the condition Paused of an object.
-fn reported(object: &impl Primary) -> Option<Condition> {
-    let conditions = object.conditions();
-    conditions.iter().find(|it| it.type_ == PAUSED).cloned()
 }
 
 /// Returns the `Retry-After` of the API server, or zero.

@@ -60,7 +60,7 @@ impl Reconciler for Jobs {
         seen: &Snapshot<Custom<Job>>,
     ) -> Result<Action, ApiError> {
         self.0.attempts.lock().push(Instant::now());
-        *self.0.conditions.lock() = seen.view.conditions().to_vec();
+        *self.0.conditions.lock() = seen.view.status().conditions.clone();
         let error = self.0.error.lock().clone();
         error.map_or(Ok(Action::Done), Err)
     }
