@@ -16,5 +16,4 @@ pub use self::{
         made_for,
     },
     foo::Foo,
-    status::CachedStatus,
 };

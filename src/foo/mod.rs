@@ -92,7 +92,7 @@ fn observe_rollouts(metrics: &Metrics, foos: Arc<Store<Foo>>, rollouts: Arc<Roll
     metrics.observe(&ROLLOUTS, move |see| {
         let mut queued = 0;
         foos.for_each_served(|foo| {
-            let mut conditions = foo.status.shape().conditions.iter();
+            let mut conditions = foo.shared_status().conditions.iter();
             queued += u64::from(conditions.any(|c| c.reason == ROLLOUT_QUEUED));
         });
         let under_way = rollouts.under_way() as u64;
@@ -107,7 +107,7 @@ fn observe(metrics: &Metrics, foos: Arc<Store<Foo>>) {
     metrics.observe(&FOOS, move |see| {
         let (mut ready, mut not, mut unknown) = (0, 0, 0);
         foos.for_each_served(|foo| {
-            let conditions = &foo.status.shape().conditions;
+            let conditions = &foo.shared_status().conditions;
             let condition = conditions.iter().find(|c| c.type_ == "Ready");
             match condition.map(|condition| condition.status.as_str()) {
                 Some("True") => ready += 1,

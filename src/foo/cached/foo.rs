@@ -29,7 +29,7 @@ pub struct Foo {
     /// The spec, or its decoding error.
     pub spec: Result<FooSpec, Box<str>>,
     /// The stored status, or the default if it is missing or undecodable.
-    pub status: CachedStatus,
+    status: CachedStatus,
 }
 
 #[derive(Default, Deserialize)]
@@ -53,6 +53,12 @@ impl Foo {
     #[must_use]
     pub fn served_by(&self) -> Option<Cow<'_, str>> {
         self.status.deployment_name(deployment_name(&self.spec))
+    }
+
+    /// Returns the part of the status that Foos share. Only types, statuses, reasons and numbers of replicas are those of the Foo.
+    #[must_use]
+    pub fn shared_status(&self) -> &FooStatus {
+        self.status.shape()
     }
 
     #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The status of a Foo in the cache.
 //!
-//! A status takes half a kilobyte, more than the rest of a Foo and its Deployment. But without the names and the times there are
-//! only a few of them, which Foos share.
+//! A status takes 0.6 kB, as long as it is not shared. But without the names, the times and the generations there are only a few
+//! of them, which Foos share.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -97,7 +97,7 @@ impl CachedStatus {
         status
     }
 
-    /// Returns the status with other times, texts and selector: what is left has the values of the status.
+    /// Returns the shared part: see [`Foo::shared_status`](super::foo::Foo::shared_status).
     #[must_use]
     pub fn shape(&self) -> &FooStatus {
         &self.shape

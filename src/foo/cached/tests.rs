@@ -20,7 +20,7 @@ use crate::foo::{
 };
 use operator_runtime::{Cached, Object, Primary as _};
 
-use super::*;
+use super::{status::CachedStatus, *};
 
 /// An undecodable spec does not make the Foo, or a list that contains it, undecodable.
 #[test]
