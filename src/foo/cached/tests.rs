@@ -20,7 +20,7 @@ use crate::foo::{
 };
 use operator_runtime::{Cached, Object, Primary as _};
 
-use super::{status::CachedStatus, *};
+use super::{pool::Pool, status::CachedStatus, *};
 
 /// An undecodable spec does not make the Foo, or a list that contains it, undecodable.
 #[test]
@@ -344,6 +344,9 @@ fn a_cached_status_is_the_stored_one() {
             let cached = CachedStatus::new(status.clone(), name);
             assert_eq!(cached.full(name), *status);
             assert_eq!(cached.observed_generation(), status.observed_generation);
+            let ready = cached.condition("Ready", name);
+            assert_eq!(ready.as_ref(), status.conditions.first());
+            assert_eq!(cached.condition("Paused", name), None);
         }
     }
     let [a, b] = [("a1", 1), ("b2", 7)].map(|(name, generation)| {
@@ -352,4 +355,23 @@ fn a_cached_status_is_the_stored_one() {
         CachedStatus::new(status, name)
     });
     assert!(std::ptr::eq(a.shape(), b.shape()));
+}
+
+/// Values in use stay shared, however many others there are.
+#[test]
+fn frequent_values_are_shared() {
+    let pool = Pool::<str>::new();
+    let [a, b] = ["a", "b"].map(|text| pool.share(text.into()));
+    for number in 0..200 {
+        pool.share(number.to_string().into());
+        for frequent in [&a, &b] {
+            let again = pool.share((&**frequent).into());
+            assert!(Arc::ptr_eq(&again, frequent), "{frequent} after {number}");
+        }
+    }
+    let c = pool.share("c".into());
+    for number in 0..64 {
+        pool.share(number.to_string().into());
+    }
+    assert!(!Arc::ptr_eq(&pool.share("c".into()), &c), "it was replaced");
 }
