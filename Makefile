@@ -111,7 +111,7 @@ bench: ## compare with controller-runtime and kube-rs: 30 minutes (ARGS=--quick:
 	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .
 	$(if $(filter --secrets --isolation --failover,$(ARGS)),,cargo build --locked --manifest-path benches/kube-rs/Cargo.toml --target-dir $(abspath $(TARGET)) $(if $(filter --quick,$(ARGS)),--profile bench,--release))
 	benches/shipped.sh $(CACHE)/image.tar $(TARGET)/release/shipped
-	shipped=$(TARGET)/release/shipped && $(TARGET)/release/xtask bench $$([ ! -e $$shipped ] || echo --program $$shipped) $(ARGS)
+	$(TARGET)/release/xtask bench $(ARGS)
 
 simulate: ## run the operator in simulation: SEEDS=2000 FROM=1: check many seeds; SEED=17 or CASE=name: print one; EXHAUSTIVE=1: a fault at each early request (ONLY=script)
 	@$(BUILD) --quiet --profile bench --bin simulate

@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
-# shipped.sh ARCHIVE TO: writes the program of the image in the archive to this file. Without an archive, there is no such file.
+# shipped.sh ARCHIVE TO: writes the program of the image in this archive to the file TO. Without an image of the current commit,
+# there is no such file.
 set -euo pipefail
-rm -f "$2"
-[ -e "$1" ] || { echo "no $1: the image's program is not measured (tests/nix/image.sh builds it)" >&2; exit 0; }
-tar xOf "$1" manifest.json | jq -r '.[0].Layers[]' | while read -r layer; do
-  # A layer that does not contain it is no error.
-  tar xOf "$1" "$layer" | tar xO --wildcards '*/bin/foo-controller' >> "$2" 2> /dev/null || true
+archive=$1 to=$2
+rm -f "$to"
+skip() { echo "$archive: $1: the program of the image is not measured" >&2; exit 0; }
+[ -e "$archive" ] || skip "no archive (make image)"
+for layer in $(tar xOf "$archive" manifest.json | jq -r '.[0].Layers[]'); do
+  program=$(tar xOf "$archive" "$layer" | tar t | grep '/bin/foo-controller$') || continue
+  tar xOf "$archive" "$layer" | tar xO "$program" >"$to"
 done
-chmod +x "$2"
-"$2" --version >&2
+[ -s "$to" ] || { echo "$archive: no layer contains the program" >&2; exit 1; }
+chmod +x "$to"
+commit=$(git rev-parse HEAD)
+"$to" --version | grep -qF "($commit)" || { rm "$to"; skip "not of the commit $commit"; }

@@ -38,7 +38,13 @@ use report::{Results, Scale, Side, Workload};
 use workloads::Bench;
 
 const FULL: Scale = Scale {
-    sides: &[Side::Ours, Side::Tuned, Side::Defaults, Side::KubeRs],
+    sides: &[
+        Side::Ours,
+        Side::Shipped,
+        Side::Tuned,
+        Side::Defaults,
+        Side::KubeRs,
+    ],
     pairs: 5,
     some: 1_000,
     many: 10_000,
@@ -50,7 +56,7 @@ const FULL: Scale = Scale {
 
 /// A short run that checks that every workload works.
 const QUICK: Scale = Scale {
-    sides: &[Side::Ours, Side::Tuned, Side::KubeRs],
+    sides: &[Side::Ours, Side::Shipped, Side::Tuned, Side::KubeRs],
     pairs: 1,
     some: 60,
     many: 500,
@@ -62,7 +68,48 @@ const QUICK: Scale = Scale {
 
 #[tokio::main]
 pub async fn run(arguments: &[String]) -> ExitCode {
-    let flags = command().get_matches_from(arguments);
+    let flags = Command::new("bench")
+        .about("Measures this controller and one made with controller-runtime, side by side")
+        .arg(
+            Arg::new("quick")
+                .long("quick")
+                .action(ArgAction::SetTrue)
+                .help("Short run that checks every workload"),
+        )
+        .arg(
+            Arg::new("pairs")
+                .long("pairs")
+                .value_name("N")
+                .value_parser(value_parser!(u8).range(1..))
+                .help("Number of repetitions; default: 5"),
+        )
+        .arg(
+            Arg::new("workload")
+                .long("workload")
+                .action(ArgAction::Append)
+                .value_parser(Workload::NAMES)
+                .help("Only this workload and its prerequisites; default: all except `most`"),
+        )
+        .arg(
+            Arg::new("secrets")
+                .long("secrets")
+                .action(ArgAction::SetTrue)
+                .help("Only the memory with 10,000 Secrets, of which 10 are read"),
+        )
+        .arg(
+            Arg::new("isolation")
+                .long("isolation")
+                .action(ArgAction::SetTrue)
+                .help("Only the isolation of the controllers of one program"),
+        )
+        .arg(
+            Arg::new("failover")
+                .long("failover")
+                .action(ArgAction::SetTrue)
+                .help("Only the failover after a leader was killed, with the default Lease and with components/fast-failover"),
+        )
+        .no_binary_name(true)
+        .get_matches_from(arguments);
     if flags.get_flag("secrets") {
         secrets::run().await;
         return ExitCode::SUCCESS;
@@ -70,9 +117,6 @@ pub async fn run(arguments: &[String]) -> ExitCode {
     if flags.get_flag("isolation") {
         isolation::run().await;
         return ExitCode::SUCCESS;
-    }
-    if let Some(program) = flags.get_one::<PathBuf>("program") {
-        let _ = process::SHIPPED.set(program.clone());
     }
     let quick = flags.get_flag("quick");
     if flags.get_flag("failover") {
@@ -117,58 +161,6 @@ pub async fn run(arguments: &[String]) -> ExitCode {
         build.display()
     );
     ExitCode::SUCCESS
-}
-
-fn command() -> Command {
-    Command::new("bench")
-        .about("Measures this controller and one made with controller-runtime, side by side")
-        .arg(
-            Arg::new("quick")
-                .long("quick")
-                .action(ArgAction::SetTrue)
-                .help("Short run that checks every workload"),
-        )
-        .arg(
-            Arg::new("pairs")
-                .long("pairs")
-                .value_name("N")
-                .value_parser(value_parser!(u8).range(1..))
-                .help("Number of repetitions; default: 5"),
-        )
-        .arg(
-            Arg::new("workload")
-                .long("workload")
-                .action(ArgAction::Append)
-                .value_parser(Workload::NAMES)
-                .help("Only this workload and its prerequisites; default: all except `most`"),
-        )
-        .arg(
-            Arg::new("program")
-                .long("program")
-                .value_name("PATH")
-                .value_parser(value_parser!(PathBuf))
-                .overrides_with("program")
-                .help("Also measures this build of the controller: the program of the image"),
-        )
-        .arg(
-            Arg::new("secrets")
-                .long("secrets")
-                .action(ArgAction::SetTrue)
-                .help("Only the memory with 10,000 Secrets, of which 10 are read"),
-        )
-        .arg(
-            Arg::new("isolation")
-                .long("isolation")
-                .action(ArgAction::SetTrue)
-                .help("Only the isolation of the controllers of one program"),
-        )
-        .arg(
-            Arg::new("failover")
-                .long("failover")
-                .action(ArgAction::SetTrue)
-                .help("Only the failover after a leader was killed, with the default Lease and with components/fast-failover"),
-        )
-        .no_binary_name(true)
 }
 
 fn write(folder: &Path, build: &Path, results: &Results) {

@@ -4,7 +4,7 @@ use std::{
     fs::{self, File},
     path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -150,14 +150,19 @@ impl Drop for Subject {
     }
 }
 
-/// The program of [`Side::Shipped`].
-pub static SHIPPED: OnceLock<PathBuf> = OnceLock::new();
+/// Name of the executable of [`Side::Shipped`], which `benches/shipped.sh` writes.
+const SHIPPED: &str = "shipped";
+
+/// Returns whether the program of the image is there.
+pub fn has_shipped() -> bool {
+    release_folder().join(SHIPPED).exists()
+}
 
 /// Returns the path of the executable of a side.
 pub fn program(side: Side) -> PathBuf {
     built(match side {
-        Side::Shipped => return SHIPPED.get().expect("--program is given").clone(),
         Side::Ours => "foo-controller",
+        Side::Shipped => SHIPPED,
         Side::Tuned | Side::Defaults => "bench-peer",
         Side::KubeRs => "bench-kube-rs",
         Side::Bare => panic!("the bare server has no controller"),

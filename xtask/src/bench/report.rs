@@ -42,8 +42,7 @@ pub enum Side {
 /// Sizes and durations of the workloads.
 #[derive(Clone, Debug)]
 pub struct Scale {
-    /// Sides of the first pair. Later pairs have only [`Side::Ours`] and [`Side::Tuned`]. [`Side::Shipped`] follows
-    /// [`Side::Ours`] if its program is given.
+    /// Sides of the first pair. Later pairs have only [`Side::Ours`], [`Side::Shipped`] and [`Side::Tuned`].
     pub sides: &'static [Side],
     /// Number of repetitions.
     pub pairs: usize,
@@ -272,9 +271,9 @@ impl Results {
         format!(
             "{date} UTC, commit {commit}; {cores} cores of {processor}, {kernel}; {versions}.\n\n\
              Medians; in brackets, the least and the greatest of the pairs. The ratios are to the tuned one.\n\n\
-             | workload | measure | bare writes | foo-controller | the image's program | of cargo's | controller-runtime, tuned | controller-runtime, defaults | kube-rs | ratio | goal | the bare writes' ratio |\n\
+             | workload | measure | bare writes | foo-controller | image | image / foo-controller | controller-runtime, tuned | controller-runtime, defaults | kube-rs | ratio | goal | the bare writes' ratio |\n\
              |---|---|---|---|---|---|---|---|---|---|---|---|\n{measures}\n\
-             | workload | requests | foo-controller | the image's program | controller-runtime, tuned | controller-runtime, defaults | kube-rs |\n\
+             | workload | requests | foo-controller | image | controller-runtime, tuned | controller-runtime, defaults | kube-rs |\n\
              |---|---|---|---|---|---|---|\n{requests}"
         )
     }

@@ -15,7 +15,7 @@ use super::{
     load::names,
     meter::Meter,
     plane::{NO_RESYNC, Plane, Run, is_foo, latencies, seconds},
-    process::{SHIPPED, Subject},
+    process::{Subject, has_shipped},
     report::{
         ALL, CPU, DEPLOYED, EXPORTING, OF_ALL, PEAK, REPORTED, SPEED, Sample, Scale, Side,
         Workload, quantile,
@@ -73,20 +73,16 @@ impl Bench {
             self.pair = pair;
             let mut sides: Vec<Side> = match pair {
                 0 => self.scale.sides.into(),
-                even if even % 2 == 0 => [Side::Ours, Side::Tuned].into(),
-                _ => [Side::Tuned, Side::Ours].into(),
+                even if even % 2 == 0 => vec![Side::Ours, Side::Shipped, Side::Tuned],
+                _ => vec![Side::Tuned, Side::Shipped, Side::Ours],
             };
-            if SHIPPED.get().is_some() {
-                let ours = sides.iter().position(|side| *side == Side::Ours);
-                sides.insert(ours.unwrap() + 1 - pair % 2, Side::Shipped);
-            }
-            let sides = &sides[..];
+            sides.retain(|side| *side != Side::Shipped || has_shipped());
             // The bare writes alternate, too.
             if pair % 2 == 0 {
                 self.some_bare().await;
             }
             if self.wants_any(&["create", "scale", "correct", "steady", "export"]) {
-                for side in sides {
+                for side in &sides {
                     self.some(*side).await;
                     if *side == Side::Ours && self.wants_any(&["export"]) {
                         self.exporting().await;
@@ -95,7 +91,8 @@ impl Bench {
             }
             // The steady rates need as many Foos of the other sides as of these.
             for other in self.scale.sides {
-                if !sides.contains(other) && self.wants_any(&["steady"]) {
+                let is_build = *other == Side::Shipped;
+                if !is_build && !sides.contains(other) && self.wants_any(&["steady"]) {
                     let plane = self.plane().await;
                     let mut run = Run::start(&plane, *other, &[]).await;
                     self.rates(&mut run).await;
@@ -110,12 +107,12 @@ impl Bench {
                 self.bare(&plane, Many, self.scale.many).await;
             }
             if self.wants_any(&["many", "start", "idle", "hand-over", "resync"]) {
-                for side in sides {
+                for side in &sides {
                     self.many(*side).await;
                 }
             }
             if self.wants_any(&["most"]) {
-                for side in sides {
+                for side in &sides {
                     let plane = self.plane().await;
                     let mut run = Run::start(&plane, *side, &[]).await;
                     self.create(&mut run, Most, self.scale.most).await;
@@ -211,7 +208,7 @@ impl Bench {
         if self.wants_any(&["correct"]) {
             self.correct(&mut run, &names).await;
         }
-        // The build makes no difference to a latency.
+        // Saves time: the API server determines these latencies.
         if self.wants_any(&["steady"]) && side != Side::Shipped {
             self.rates(&mut run).await;
         }
@@ -520,7 +517,7 @@ impl Bench {
     fn note_speeds(&mut self) {
         for workload in [Create, Workload::Scale] {
             let bare = self.measured(Side::Bare, workload, ALL);
-            for side in self.scale.sides.iter().chain(&[Side::Shipped]) {
+            for side in self.scale.sides {
                 if let Some((bare, all)) = bare.zip(self.measured(*side, workload, ALL)) {
                     self.note(workload, *side, SPEED, 100.0 * bare / all);
                 }
