@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::{
-    Key, Kind, Server, Store, contents, definition, deployment, event,
+    Key, Kind, Release, Server, Store, contents, definition, deployment, event,
     fields::types,
     job, metadata, quantity,
-    request::{Part, Request},
+    request::{Part, Request, Unknown},
     scale, service,
     status::{Cause, Refusal, Result},
     typed,
@@ -29,10 +29,7 @@ impl Server {
         if kind == Kind::CustomResourceDefinition {
             return Ok((definition::parse(object)?, Vec::new()));
         }
-        let mut unknown = Vec::new();
-        if let Some(of) = types::built_in(&kind.api_version(), kind.info().kind) {
-            types::unknown(of, &object, "", &mut unknown);
-        }
+        let unknown = unknown_fields(kind, store.release, &object)?;
         quantity::read(kind, &mut object)?;
         let mut object = typed::read(kind, object).map_err(|words| unreadable(kind, &words))?;
         match kind {
@@ -181,6 +178,33 @@ impl Server {
             self.warn(checked.warnings);
             Ok(all)
         })
+    }
+}
+
+/// Returns the paths of unknown fields of a built-in kind. Fails for those that this release knows, and drops without a gate.
+pub fn unknown_fields(kind: Kind, release: Release, object: &Value) -> Result<Vec<String>> {
+    let gated: &[&str] = match release {
+        Release::V1_35 => &[".workloadRef"],
+        Release::V1_37 => &[
+            ".emptyDir.mode",
+            ".httpGet.protocol",
+            ".grpc.mode",
+            ".bindMountOptions",
+            ".defaultUser",
+            ".user",
+            ".evictionResponders",
+            ".scheduling",
+        ],
+        _ => &[],
+    };
+    let mut unknown = Vec::new();
+    if let Some(of) = types::built_in(&kind.api_version(), kind.info().kind) {
+        types::unknown(of, object, "", &mut unknown);
+    }
+    let is_gated = |path: &&String| gated.iter().any(|end| path.ends_with(end));
+    match unknown.iter().find(is_gated) {
+        Some(path) => Err(Unknown(format!("the field {path}")).into()),
+        None => Ok(unknown),
     }
 }
 

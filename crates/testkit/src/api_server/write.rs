@@ -579,7 +579,7 @@ impl Server {
         if key.kind == Kind::CustomResourceDefinition {
             self.warn(definition::warnings(&new, Some(old), store.release));
         }
-        if part == Part::Whole {
+        if part != Part::Status {
             self.warn_of_finalizers(key.kind, &new, Some(old));
             self.warn_of_pods(key, &new, Some(old));
         }

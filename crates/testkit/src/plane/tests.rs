@@ -602,3 +602,39 @@ fn the_controller_of_the_example_works() {
 fn a_resource_without_its_group_is_reported() {
     _ = plane().get("deployments", "default", "a");
 }
+
+/// A change of the scale is a change of the Deployment, whose warnings it repeats.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_scale_warns_of_the_pods() {
+    let plane = ControlPlane::new();
+    let client = plane.client(ADMIN);
+    let labels = json!({ "app": "a" });
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "a" },
+        "spec": { "selector": { "matchLabels": labels }, "template": {
+            "metadata": { "labels": labels },
+            "spec": {
+                "nodeSelector": { "beta.kubernetes.io/os": "linux" },
+                "containers": [{ "name": "a", "image": "x" }],
+            },
+        } },
+    });
+    let all = "/apis/apps/v1/namespaces/default/deployments";
+    for (method, path, style, body) in [
+        ("POST", all.to_owned(), "application/json", deployment),
+        (
+            "PATCH",
+            format!("{all}/a/scale"),
+            "application/merge-patch+json",
+            json!({ "spec": { "replicas": 2 } }),
+        ),
+    ] {
+        let request = http::Request::builder().method(method).uri(path);
+        let request = request.header("content-type", style);
+        let request = request.body(body.to_string().into_bytes().into()).unwrap();
+        let answer = client.send(request).await.unwrap();
+        assert!(answer.status().is_success());
+        let warning = answer.headers()["warning"].to_str().unwrap();
+        assert!(warning.contains("deprecated since v1.14"), "{warning}");
+    }
+}

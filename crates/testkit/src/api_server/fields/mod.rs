@@ -30,7 +30,7 @@ use super::{
     job,
     request::{Part, Request, Unknown},
     status::{Cause, Refusal, Result},
-    strategy::{keep, unreadable},
+    strategy::{keep, unknown_fields, unreadable},
     typed,
     write::{check_name, check_namespace},
 };
@@ -123,6 +123,7 @@ impl Server {
             return Err(Unknown("an apply to a store without managers".to_owned()).into());
         }
         let (kind, body) = (key.kind, yaml::read(request.call.body)?);
+        unknown_fields(kind, store.release, &body.object)?;
         let mut live = live.cloned();
         let managers = live.as_ref().map(of_object).unwrap_or_default();
         if let Some(metadata) = live
