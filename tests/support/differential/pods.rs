@@ -41,6 +41,7 @@ struct Write {
 fn writes() -> impl Strategy<Value = Write> {
     let how = prop::sample::select(vec![
         "create", "create", "put", "put", MERGE, STRATEGIC, STRATEGIC, JSON_PATCH, APPLY, APPLY,
+        "scale",
     ]);
     let kind = prop_oneof![4 => Just(Kind::Deployment), 1 => Just(Kind::Job)];
     let validation = prop::sample::select(vec!["", "", "", "Strict", "Ignore", "Warn"]);
@@ -99,7 +100,9 @@ impl Report {
         let one = format!("{all}/{name}?{query}");
         let (method, path, style, body) = match write.how {
             "create" if write.kind == Kind::Job => {
-                object["spec"]["template"]["spec"]["restartPolicy"] = json!("Never");
+                if write.pod["restartPolicy"].is_null() {
+                    object["spec"]["template"]["spec"]["restartPolicy"] = json!("Never");
+                }
                 (
                     Method::POST,
                     format!("{all}?dryRun=All&{query}"),
@@ -115,6 +118,12 @@ impl Report {
             ),
             "new" => (Method::POST, format!("{all}?{query}"), JSON, object),
             "put" => (Method::PUT, one, JSON, object),
+            "scale" => {
+                let replicas = write.pod.as_object().map_or(0, serde_json::Map::len);
+                let path = format!("{all}/{name}/scale?{query}");
+                let scale = json!({ "spec": { "replicas": replicas } });
+                (Method::PATCH, path, MERGE, scale)
+            }
             JSON_PATCH => {
                 let fields = write.pod.as_object().into_iter().flatten();
                 let changes = fields.map(|(field, value)| {

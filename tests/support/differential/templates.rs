@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 /// Values of fields, each with its path in the spec of a pod. A path that ends with `+` adds an element to a list.
 type Part = Vec<(&'static str, Value)>;
 
+const DIGEST: &str = "7cc4b5aefd1d0cadf8d97d4350462ba51c694ebca145b08d7d41b41acc8db5aa";
+
 /// Returns a valid pod.
 pub fn base() -> Value {
     json!({ "containers": [{ "name": "a", "image": "x:1" }] })
@@ -194,6 +196,12 @@ fn valid() -> Vec<Part> {
         ),
         one(
             "affinity",
+            json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [
+            { "weight": 1, "preference": { "matchExpressions": [{ "key": "a", "operator": "In", "values": ["-", "b"] }] } },
+        ] } }),
+        ),
+        one(
+            "affinity",
             json!({ "podAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [
             { "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": { "a": "" } }, "matchLabelKeys": ["x"], "mismatchLabelKeys": ["y"] },
         ] } }),
@@ -252,6 +260,18 @@ fn valid() -> Vec<Part> {
         one("containers/0/tty", json!(false)),
         one("containers/0/imagePullPolicy", json!("Never")),
         one("containers/0/image", json!("x")),
+        one("containers/0/image", json!("${IMG}")),
+        one("containers/0/image", json!("Foo:latest")),
+        one("containers/0/image", json!("Foo/bar")),
+        one("containers/0/image", json!("x/")),
+        one("containers/0/image", json!("http://root")),
+        one("containers/0/image", json!("[::1]:5000/x")),
+        one("containers/0/image", json!(DIGEST)),
+        one("containers/0/image", json!(format!("x@sha256:{DIGEST}"))),
+        one(
+            "containers/0/image",
+            json!(format!("r:5000/x:latest@sha256:{DIGEST}")),
+        ),
         one("containers/0/terminationMessagePath", json!("/x")),
         one(
             "containers/0/terminationMessagePolicy",
@@ -395,6 +415,7 @@ fn valid() -> Vec<Part> {
         { "csi": { "driver": "d.example.com", "readOnly": false, "volumeAttributes": { "a": "" } } },
         { "image": { "reference": "x:1" } },
         { "image": { "reference": "x", "pullPolicy": "Never" } },
+        { "image": {} },
         { "nfs": { "server": "s", "path": "/p" } },
         { "iscsi": { "targetPortal": "10.0.0.1", "iqn": "iqn.2001-04.com.example:storage", "lun": 0 } },
         { "rbd": { "monitors": ["m"], "image": "i" } },
@@ -407,6 +428,7 @@ fn valid() -> Vec<Part> {
         { "gitRepo": { "repository": "r" } },
         { "glusterfs": { "endpoints": "e", "path": "p" } },
         { "flexVolume": { "driver": "a/b", "options": { "x": "y" } } },
+        { "flexVolume": { "driver": "a/b", "options": { "k8s.io.x/y": "z" } } },
         { "fc": { "targetWWNs": ["a"], "lun": 0 } },
         { "cinder": { "volumeID": "v" } },
         { "storageos": { "volumeName": "v" } },
@@ -414,6 +436,7 @@ fn valid() -> Vec<Part> {
         { "vsphereVolume": { "volumePath": "v" } },
         { "quobyte": { "registry": "h:1", "volume": "v" } },
         { "flocker": { "datasetName": "d" } },
+        { "flocker": { "datasetUUID": "A_b" } },
         { "photonPersistentDisk": { "pdID": "p" } },
     ])));
     parts
@@ -467,6 +490,17 @@ fn invalid() -> Vec<Part> {
         vec![
             ("hostPID", json!(true)),
             ("shareProcessNamespace", json!(true)),
+        ],
+        vec![
+            ("hostUsers", json!(false)),
+            (
+                "volumes/+",
+                json!({ "name": "disk", "persistentVolumeClaim": { "claimName": "p" } }),
+            ),
+            (
+                "containers/0/volumeDevices/+",
+                json!({ "name": "disk", "devicePath": "/dev/y" }),
+            ),
         ],
         vec![
             ("hostUsers", json!(false)),
@@ -572,7 +606,7 @@ fn invalid() -> Vec<Part> {
         ),
         one(
             "initContainers/+",
-            json!({ "image": "x", "resizePolicy": [{ "resourceName": "cpu", "restartPolicy": "RestartContainer" }] }),
+            json!({ "name": "r", "image": "x", "resizePolicy": [{ "resourceName": "cpu", "restartPolicy": "RestartContainer" }] }),
         ),
         one("containers/0/name", json!(5)),
         one("containers/0/imagePullPolicy", json!("Sometimes")),
@@ -740,6 +774,10 @@ fn invalid() -> Vec<Part> {
         { "image": { "pullPolicy": "X" } },
         { "nfs": {} },
         { "iscsi": {} },
+        { "quobyte": {} },
+        { "iscsi": { "targetPortal": "10.0.0.1", "iqn": "iqn.2001-04.com.example", "lun": 0 } },
+        { "flocker": { "datasetName": "d", "datasetUUID": "A_b" } },
+        { "flexVolume": { "driver": "a/b", "options": { "kubernetes.io": "y" } } },
         { "rbd": {} },
         { "cephfs": {} , "emptyDir": {} },
         { "azureDisk": { "cachingMode": "X", "kind": "Managed" } },

@@ -108,10 +108,18 @@ pub fn check(object: &Value, release: Release) -> Result<Vec<Cause>> {
     let numbers = numbers.filter_map(|field| negative(&format!("spec.{field}"), &spec[field]));
     let mut causes: Vec<_> = numbers.collect();
     causes.extend(check_template(template, release)?);
-    if template["spec"]["restartPolicy"] == "Always" {
-        let field = "spec.template.spec.restartPolicy";
-        let valid = "valid values: \"OnFailure\", \"Never\"";
-        causes.push(Cause::required(field, valid));
+    let (field, policy) = (
+        "spec.template.spec.restartPolicy",
+        &template["spec"]["restartPolicy"],
+    );
+    let valid = ["OnFailure", "Never"];
+    match policy.as_str().unwrap_or_default() {
+        "Always" => {
+            let valid = "valid values: \"OnFailure\", \"Never\"";
+            causes.push(Cause::required(field, valid));
+        }
+        text if valid.contains(&text) => {}
+        _ => causes.push(Cause::unsupported(field, policy, &valid)),
     }
     Ok(causes)
 }

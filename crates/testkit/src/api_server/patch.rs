@@ -77,6 +77,8 @@ const RETAIN: &str = "$retainKeys";
 
 fn elements(kind: Kind, field: &str) -> Elements {
     match field {
+        // Only those of pods have a key.
+        "imagePullSecrets" if kind == Kind::ServiceAccount => Elements::Replaced,
         "ownerReferences" => Elements::By("uid"),
         "containers"
         | "initContainers"

@@ -54,17 +54,17 @@ pub fn check(spec: &At<'_>, errors: &mut Errors) {
     let mut host_ports = BTreeSet::new();
     for container in spec.list("containers") {
         check_common(&container, pod, &claims, errors);
-        check_name_is_new(&container, &mut names, errors);
+        check_name_is_new(&container, false, &mut names, errors);
         check_running(&container, pod, errors);
-        check_restarts(&container, errors);
+        check_restarts(&container, false, errors);
     }
     for container in spec.list("containers") {
         check_host_ports(&container, &mut host_ports, errors);
     }
     for container in spec.list("initContainers") {
         check_common(&container, pod, &claims, errors);
-        check_restarts(&container, errors);
-        check_name_is_new(&container, &mut names, errors);
+        check_restarts(&container, true, errors);
+        check_name_is_new(&container, true, &mut names, errors);
         // As the API server has it: the index is that in a list of one.
         let first = At::new(&format!("{}.initContainers[0]", spec.path), container.value);
         check_host_ports(&first, &mut BTreeSet::new(), errors);
@@ -81,7 +81,7 @@ pub fn check(spec: &At<'_>, errors: &mut Errors) {
         }
         for policy in container.list("resizePolicy") {
             let restart = policy.child("restartPolicy");
-            if restart.text() == "RestartContainer" {
+            if restart.text() == "RestartContainer" && errors.release >= Release::V1_36 {
                 let why = "must not be set to 'RestartContainer' for non-sidecar initContainers";
                 errors.invalid(&restart, why);
             }
@@ -92,18 +92,18 @@ pub fn check(spec: &At<'_>, errors: &mut Errors) {
     }
 }
 
-fn check_name_is_new<'a>(container: &At<'a>, names: &mut BTreeSet<&'a str>, errors: &mut Errors) {
+fn check_name_is_new<'a>(
+    container: &At<'a>,
+    is_init: bool,
+    names: &mut BTreeSet<&'a str>,
+    errors: &mut Errors,
+) {
     let name = container.child("name");
     if names.contains(name.text()) {
         errors.duplicate(&name.path, name.text());
-    } else if !name.is_empty() || !is_init(container) {
+    } else if !name.is_empty() || !is_init {
         names.insert(name.text());
     }
-}
-
-/// Returns whether this is an init container.
-pub fn is_init(container: &At<'_>) -> bool {
-    container.path.contains(".initContainers[")
 }
 
 /// Validates what all containers have in common.
@@ -115,6 +115,9 @@ fn check_common(container: &At<'_>, pod: &Pod<'_>, claims: &BTreeSet<&str>, erro
         errors.label(&name);
     }
     errors.require(container, &["image"]);
+    // A longer name of an image can be invalid, which decides its policy.
+    let image = container.child("image");
+    errors.legal(image.text().len() <= 240, &image);
     errors.supported(
         &container.child("terminationMessagePolicy"),
         &["File", "FallbackToLogsOnError"],
@@ -256,7 +259,6 @@ fn check_variables(container: &At<'_>, pod: &Pod<'_>, errors: &mut Errors) {
             }
         }
         let why = if sources == 0 {
-            errors.since(Release::V1_36, &from);
             "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"
         } else if !variable.child("value").is_empty() {
             "may not be specified when `value` is not empty"
@@ -299,10 +301,9 @@ fn check_file_key(file: &At<'_>, pod: &Pod<'_>, errors: &mut Errors) {
         errors.label(&volume);
     }
     volumes::no_backsteps(&file.child("path"), errors);
-    let mut all = pod.spec.list("volumes");
+    let all = pod.spec.list("volumes");
     // The last volume of a name counts.
-    let found = all.by_ref().filter(|it| it.value["name"] == *volume.value);
-    match found.last() {
+    match all.filter(|it| it.value["name"] == *volume.value).last() {
         None => errors.not_found(&volume, ""),
         Some(found) if !found.child("emptyDir").is_there() => {
             errors.invalid(&volume, "referenced volume must be of type emptyDir");

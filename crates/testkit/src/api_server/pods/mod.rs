@@ -155,12 +155,9 @@ fn check_spec(spec: &At<'_>, errors: &mut Errors) {
     scheduling::check_spread(spec, errors);
     if let Some(name) = spec.get("hostnameOverride") {
         errors.since(Release::V1_35, &name);
-        for (field, set) in [
-            ("setHostnameAsFQDN", "setHostnameAsFQDN"),
-            ("hostNetwork", "hostNetwork"),
-        ] {
+        for field in ["setHostnameAsFQDN", "hostNetwork"] {
             if is(field) {
-                let why = format!("may not be specified when {set} is true");
+                let why = format!("may not be specified when {field} is true");
                 errors.forbidden(&name.path, &why);
             }
         }

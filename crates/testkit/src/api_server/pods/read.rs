@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use regex::Regex;
 use serde_json::{Map, Value, json};
 
 use super::super::fields::types::{self, Ref, Scalar, Type};
@@ -51,6 +52,17 @@ static DEFAULTS: LazyLock<[(&str, &str, Value); 23]> = LazyLock::new(|| {
     ]
 });
 const MESSAGE: &str = "/dev/termination-log";
+/// Valid references with the tag `latest`, or without a tag and a digest (`github.com/distribution/reference`).
+static LATEST: LazyLock<Regex> = LazyLock::new(|| {
+    let host = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])";
+    let domain = format!(r"(?:{host}(?:\.{host})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?");
+    let part = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*";
+    let digest = "@(?:sha256:[a-f0-9]{64}|sha384:[a-f0-9]{96}|sha512:[a-f0-9]{128})";
+    Regex::new(&format!(
+        r"^(?:{domain}/)?{part}(?:/{part})*(?::latest(?:{digest})?)?$"
+    ))
+    .unwrap()
+});
 /// `LocalObjectReference`, and the types that have its fields as their own: an empty name is omitted, in spite of its default.
 const REFERENCES: [&str; 7] = [
     "LocalObjectReference",
@@ -218,12 +230,9 @@ fn pull(fields: &mut Map<String, Value>, image: &str, policy: &str) {
     }
 }
 
-/// Returns whether an image has the tag `latest`, or no tag and no digest.
+/// Returns whether an image has the tag `latest`, or no tag and no digest. An invalid reference has neither.
 fn is_latest(image: &str) -> bool {
-    let last = image.rsplit('/').next().unwrap_or_default();
-    match last.split_once(':') {
-        _ if image.contains('@') => false,
-        Some((_, tag)) => tag == "latest",
-        None => true,
-    }
+    let is_hex = |c: char| matches!(c, '0'..='9' | 'a'..='f');
+    let is_identifier = image.len() == 64 && image.chars().all(is_hex);
+    !is_identifier && LATEST.is_match(image)
 }

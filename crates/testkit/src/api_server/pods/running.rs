@@ -3,7 +3,7 @@
 use super::{
     Release,
     at::{At, Errors},
-    containers::{Pod, is_init, wrong_port_name},
+    containers::{Pod, wrong_port_name},
 };
 
 pub const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
@@ -107,7 +107,7 @@ fn check_port(port: &At<'_>, errors: &mut Errors) {
 }
 
 /// Validates the restart policy of a container.
-pub fn check_restarts(container: &At<'_>, errors: &mut Errors) {
+pub fn check_restarts(container: &At<'_>, is_init: bool, errors: &mut Errors) {
     let (policy, rules) = (
         container.child("restartPolicy"),
         container.child("restartPolicyRules"),
@@ -115,7 +115,7 @@ pub fn check_restarts(container: &At<'_>, errors: &mut Errors) {
     if !policy.is_there() && rules.is_empty() {
         return;
     }
-    if !rules.is_empty() || policy.text() != "Always" || !is_init(container) {
+    if !rules.is_empty() || policy.text() != "Always" || !is_init {
         errors.since(Release::V1_36, &policy);
     }
     if policy.is_there() {
@@ -124,7 +124,7 @@ pub fn check_restarts(container: &At<'_>, errors: &mut Errors) {
         let why = "must specify restartPolicy when restart rules are used";
         errors.required(&policy, why);
         // An init container has no other error then.
-        if is_init(container) {
+        if is_init {
             return;
         }
     }

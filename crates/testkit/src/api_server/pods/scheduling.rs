@@ -48,19 +48,18 @@ fn check_weight(preferred: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Validates a term for nodes. The API server validates only values that are `strict`, and warns of others.
+/// Validates a term for nodes. The API server validates only values that are `strict`, and [warns](super::warnings) of others.
 fn check_node_term(term: &At<'_>, strict: bool, errors: &mut Errors) {
     for rule in term.list("matchExpressions") {
-        check_expression(&rule, errors);
+        check_expression(&rule, true, errors);
         let (operator, values) = (rule.child("operator"), rule.child("values"));
         let count = values.value.as_array().map_or(0, Vec::len);
         if matches!(operator.text(), "Gt" | "Lt") && count != 1 {
             let why = "must be specified single value when `operator` is 'Lt' or 'Gt'";
             errors.required(&values, why);
         }
-        for value in rule.list("values") {
+        for value in rule.list("values").filter(|_| strict) {
             let wrong = metadata::check_label_value(&value.path, value.text());
-            errors.legal(strict || wrong.is_empty(), &value);
             errors.causes.extend(wrong);
         }
     }
@@ -89,10 +88,9 @@ fn check_node_term(term: &At<'_>, strict: bool, errors: &mut Errors) {
     }
 }
 
-/// Validates the operator and the key of an expression. Only nodes are compared with `Gt` and `Lt`.
-fn check_expression(rule: &At<'_>, errors: &mut Errors) {
+/// Validates the operator and the key of an expression. Only labels of nodes are compared with `Gt` and `Lt`.
+fn check_expression(rule: &At<'_>, is_of_nodes: bool, errors: &mut Errors) {
     let (operator, values) = (rule.child("operator"), rule.child("values"));
-    let is_of_nodes = rule.path.contains("odeSelectorTerms") || rule.path.contains(".preference.");
     match operator.text() {
         "In" | "NotIn" if values.is_empty() => {
             let why = "must be specified when `operator` is 'In' or 'NotIn'";
@@ -116,7 +114,7 @@ pub fn check_selector(selector: &At<'_>, errors: &mut Errors) {
         .causes
         .extend(metadata::check_labels(&labels.path, labels.value));
     for rule in selector.list("matchExpressions") {
-        check_expression(&rule, errors);
+        check_expression(&rule, false, errors);
         for value in rule.list("values") {
             let wrong = metadata::check_label_value(&value.path, value.text());
             errors.causes.extend(wrong);

@@ -77,7 +77,7 @@ pub fn check_pod(spec: &At<'_>, errors: &mut Errors) {
     }
     for container in spec.list("initContainers").chain(spec.list("containers")) {
         let devices = container.child("volumeDevices");
-        if !devices.is_empty() {
+        if !devices.is_empty() && errors.release >= Release::V1_34 {
             errors.forbidden(&devices.path, "when `hostUsers` is false");
         }
     }

@@ -38,7 +38,7 @@ const SOURCES: [(&str, &[&str]); 30] = [
     ("rbd", &["monitors", "image"]),
     ("cinder", &["volumeID"]),
     ("cephfs", &["monitors"]),
-    ("quobyte", &["registry", "volume"]),
+    ("quobyte", &[]),
     ("downwardAPI", &[]),
     ("fc", &[]),
     ("flexVolume", &["driver"]),
@@ -85,7 +85,13 @@ fn check_source(volume: &At<'_>, errors: &mut Errors) {
             continue;
         };
         match name {
-            "image" => errors.since(Release::V1_36, &source),
+            "image" => {
+                errors.since(Release::V1_36, &source);
+                // An older template may keep an empty one.
+                if errors.release >= Release::V1_37 {
+                    errors.require(&source, &["reference"]);
+                }
+            }
             // Before 1.34, its metadata have an empty time, with a manager.
             "ephemeral" => errors.since(Release::V1_34, &source),
             _ => {}
@@ -199,7 +205,16 @@ fn check_details(name: &str, source: &At<'_>, errors: &mut Errors) {
             let policy = source.child("pullPolicy");
             errors.supported(&policy, &super::containers::PULL_POLICIES);
         }
-        "iscsi" | "flocker" | "quobyte" | "fc" | "flexVolume" => {
+        "quobyte" => {
+            let registry = source.child("registry");
+            if registry.is_empty() {
+                let why = "must be a host:port pair or multiple pairs separated by commas";
+                errors.required(&registry, why);
+            }
+            errors.require(source, &["volume"]);
+            errors.legal(is_plain(name, source.value), source);
+        }
+        "iscsi" | "flocker" | "fc" | "flexVolume" => {
             errors.legal(is_plain(name, source.value), source);
         }
         _ => {}
@@ -224,7 +239,7 @@ fn is_plain(name: &str, source: &Value) -> bool {
                     7 => c == '.',
                     _ => c.is_ascii_digit(),
                 });
-                is_date && rest.split(':').all(is_plain) && rest.contains('.')
+                is_date && rest.split(':').all(is_plain) && rest.contains(':')
             });
             // A missing name has its own error.
             (text("iqn").is_empty() || is_name)
@@ -232,7 +247,10 @@ fn is_plain(name: &str, source: &Value) -> bool {
                 && source["initiatorName"].is_null()
                 && chaps.iter().all(|chap| source[chap] != true)
         }
-        "flocker" => is_plain(text("datasetName")) != is_plain(text("datasetUUID")),
+        "flocker" => {
+            let (name, id) = (text("datasetName"), text("datasetUUID"));
+            name.is_empty() != id.is_empty() && !name.contains('/')
+        }
         "quobyte" => {
             let registry = text("registry").split(',');
             text("registry").is_empty()
@@ -253,7 +271,11 @@ fn is_plain(name: &str, source: &Value) -> bool {
         }
         _ => {
             let mut options = source["options"].as_object().into_iter().flatten();
-            options.all(|(name, _)| !name.to_lowercase().contains("k8s.io") && !name.contains('/'))
+            options.all(|(name, _)| {
+                let (namespace, _) = name.split_once('/').unwrap_or((name, ""));
+                let namespace = format!(".{}", namespace.to_lowercase());
+                !namespace.ends_with(".kubernetes.io") && !namespace.ends_with(".k8s.io")
+            })
         }
     }
 }
@@ -409,7 +431,7 @@ fn check_claim(template: &At<'_>, errors: &mut Errors) {
         errors.required(&modes, "at least 1 access mode is required");
     }
     scheduling::check_selector(&spec.child("selector"), errors);
-    let mut has_pod = [false; 2];
+    let (mut has_pod, mut has_other) = (false, false);
     for mode in spec.list("accessModes") {
         let known = [
             "ReadOnlyMany",
@@ -418,9 +440,11 @@ fn check_claim(template: &At<'_>, errors: &mut Errors) {
             "ReadWriteOncePod",
         ];
         errors.supported(&At::new(&modes.path, mode.value), &known);
-        has_pod[usize::from(mode.text() == "ReadWriteOncePod")] |= known.contains(&mode.text());
+        let is_pod = mode.text() == "ReadWriteOncePod";
+        has_pod |= is_pod;
+        has_other |= !is_pod && known.contains(&mode.text());
     }
-    if has_pod == [true; 2] {
+    if has_pod && has_other {
         let why = "may not use ReadWriteOncePod with other access modes";
         errors.forbidden(&modes.path, why);
     }

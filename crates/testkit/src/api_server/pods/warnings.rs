@@ -195,9 +195,9 @@ fn of_nodes(spec: &At<'_>, warnings: &mut Vec<String>) {
 
 fn of_volumes(spec: &At<'_>, warnings: &mut Vec<String>) {
     for volume in spec.list("volumes") {
-        // In the order of the warnings, the claim follows the types before `cephfs`.
-        for (at, (field, name, why)) in VOLUMES.iter().enumerate() {
-            if at == 7 {
+        for (field, name, why) in VOLUMES {
+            // In the order of the warnings, the claim precedes this type.
+            if field == "cephfs" {
                 let claim = volume.child("ephemeral").child("volumeClaimTemplate");
                 for list in ["requests", "limits"] {
                     of_fractions(&claim.child("spec").child("resources"), list, warnings);
