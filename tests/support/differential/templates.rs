@@ -413,7 +413,6 @@ fn valid() -> Vec<Part> {
         { "ephemeral": { "volumeClaimTemplate": { "spec": { "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1024Mi" } } } } } },
         { "ephemeral": { "volumeClaimTemplate": { "metadata": { "labels": { "a": "b" } }, "spec": { "accessModes": ["ReadWriteOncePod"], "storageClassName": "", "resources": { "requests": { "storage": "1500m" } } } } } },
         { "csi": { "driver": "d.example.com", "readOnly": false, "volumeAttributes": { "a": "" } } },
-        { "image": { "reference": "x:1" } },
         { "image": { "reference": "x", "pullPolicy": "Never" } },
         { "image": {} },
         { "nfs": { "server": "s", "path": "/p" } },
@@ -427,7 +426,6 @@ fn valid() -> Vec<Part> {
         { "awsElasticBlockStore": { "volumeID": "v", "partition": 1 } },
         { "gitRepo": { "repository": "r" } },
         { "glusterfs": { "endpoints": "e", "path": "p" } },
-        { "flexVolume": { "driver": "a/b", "options": { "x": "y" } } },
         { "flexVolume": { "driver": "a/b", "options": { "k8s.io.x/y": "z" } } },
         { "fc": { "targetWWNs": ["a"], "lun": 0 } },
         { "cinder": { "volumeID": "v" } },
@@ -435,7 +433,6 @@ fn valid() -> Vec<Part> {
         { "portworxVolume": { "volumeID": "v" } },
         { "vsphereVolume": { "volumePath": "v" } },
         { "quobyte": { "registry": "h:1", "volume": "v" } },
-        { "flocker": { "datasetName": "d" } },
         { "flocker": { "datasetUUID": "A_b" } },
         { "photonPersistentDisk": { "pdID": "p" } },
     ])));
