@@ -205,15 +205,7 @@ fn check_details(name: &str, source: &At<'_>, errors: &mut Errors) {
             let policy = source.child("pullPolicy");
             errors.supported(&policy, &super::containers::PULL_POLICIES);
         }
-        "quobyte" => {
-            let registry = source.child("registry");
-            if registry.is_empty() {
-                let why = "must be a host:port pair or multiple pairs separated by commas";
-                errors.required(&registry, why);
-            }
-            errors.require(source, &["volume"]);
-            errors.legal(is_plain(name, source.value), source);
-        }
+        "quobyte" => check_quobyte(source, errors),
         "iscsi" | "flocker" | "fc" | "flexVolume" => {
             errors.legal(is_plain(name, source.value), source);
         }
@@ -278,6 +270,16 @@ fn is_plain(name: &str, source: &Value) -> bool {
             })
         }
     }
+}
+
+fn check_quobyte(source: &At<'_>, errors: &mut Errors) {
+    let registry = source.child("registry");
+    if registry.is_empty() {
+        let why = "must be a host:port pair or multiple pairs separated by commas";
+        errors.required(&registry, why);
+    }
+    errors.require(source, &["volume"]);
+    errors.legal(is_plain("quobyte", source.value), source);
 }
 
 fn check_partition(source: &At<'_>, errors: &mut Errors) {
