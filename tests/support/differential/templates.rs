@@ -157,6 +157,8 @@ fn valid() -> Vec<Part> {
             ("dnsConfig", json!({ "nameservers": ["10.0.0.10"] })),
         ],
         one("unknown", json!(1)),
+        one("evictionResponders", json!([{ "name": "a.b/c" }])),
+        one("workloadRef", json!({ "name": "w", "podGroup": "g" })),
         one("containers/0/unknown", json!({ "x": 1 })),
         one(
             "containers/0/livenessProbe",
