@@ -36,7 +36,7 @@ struct Arguments {
     /// Number of Foos that are reconciled at once
     #[arg(long, default_value_t = 1)]
     workers: u16,
-    /// Interval in which every Foo is reconciled, such as 36000s
+    /// Interval of the resync, such as 36000s
     #[arg(long, value_parser = interval, default_value = "36000s")]
     resync: Duration,
 }

@@ -22,7 +22,7 @@ impl Request {
         Self::new(Method::GET, path, Value::Null)
     }
 
-    /// `path` is that of the collection, such as `…/foos`.
+    /// `path` names the collection, such as `…/foos`.
     pub fn create(path: String, body: Value) -> Self {
         Self::new(Method::POST, path, body)
     }

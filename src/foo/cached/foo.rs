@@ -55,7 +55,8 @@ impl Foo {
         self.status.deployment_name(deployment_name(&self.spec))
     }
 
-    /// Returns the part of the status that Foos share. Only types, statuses, reasons and numbers of replicas are those of the Foo.
+    /// Returns the part of the status that Foos share. Its types, statuses, reasons and numbers of replicas are right. Names, times
+    /// and generations are missing.
     #[must_use]
     pub fn shared_status(&self) -> &FooStatus {
         self.status.shape()

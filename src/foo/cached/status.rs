@@ -15,7 +15,7 @@ const NAME: char = '\u{1}';
 
 static SHAPES: Pool<FooStatus> = Pool::new();
 
-/// A status whose parts are shared. The `name` of its methods is always that of the Deployment which the Foo specifies.
+/// A status whose parts are shared. `name` in its methods is the name of the Deployment that the Foo specifies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CachedStatus {
     /// The status without times and the token, with zero for each generation, and with [`NAME`] in its texts.
@@ -27,7 +27,7 @@ pub struct CachedStatus {
     rare: Option<Box<Rare>>,
 }
 
-/// What most statuses do not have.
+/// Parts that most statuses do not have.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Rare {
     /// Whether the texts contain [`NAME`] themselves.

@@ -298,7 +298,7 @@ fn fields_that_reconcile_reads_are_kept() {
     assert!(Arc::ptr_eq(&view.labels, &view.pod_labels));
 }
 
-/// A status in the cache is the stored one, whatever is in its texts, and Foos in the same state share it.
+/// A status in the cache equals the stored one, with any text, and Foos in the same state share it.
 #[test]
 fn a_cached_status_is_the_stored_one() {
     let condition = |message: &str, seconds: i64| Condition {

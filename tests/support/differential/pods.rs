@@ -1,4 +1,4 @@
-//! Comparison of pod templates: random ones with every field, some of them invalid, in each kind of write.
+//! Comparison of pod templates: random templates with every field, some of them invalid, in each kind of write.
 
 use std::collections::BTreeMap;
 
@@ -152,7 +152,7 @@ impl Report {
             json!({ "code": code, "warnings": warnings, "body": simulated.names.normal(answer) });
         let (code, mut warnings, answer) = real.side.send_warned(&request, ADMIN).await;
         if let Some(version) = answer["metadata"]["resourceVersion"].as_str() {
-            // The API server changes the object of its cache first. From an older one come the warnings of another template.
+            // The API server changes the object of its cache first. A patch of an older object has the warnings of another template.
             let path = format!("{all}/{name}?resourceVersion={version}");
             let fresh = ask(Method::GET, &path, JSON, &Value::Null);
             real.side.send_warned(&fresh, ADMIN).await;
@@ -176,7 +176,7 @@ impl Report {
     }
 }
 
-/// Sends writes of this seed. After a difference, it begins anew with other objects.
+/// Sends writes of this seed. After a difference, it continues with other objects.
 async fn compare(report: &mut Report, seed: u64, enough: usize) {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -207,7 +207,7 @@ async fn compare(report: &mut Report, seed: u64, enough: usize) {
     }
 }
 
-/// Removes what is only compared on the version whose messages the API server in memory has.
+/// Removes messages and warnings. The API server in memory has the messages of one version only.
 fn hide_messages(answer: &mut Value) {
     answer["warnings"] = Value::Null;
     if answer["body"]["kind"] == "Status" {

@@ -77,7 +77,7 @@ const RETAIN: &str = "$retainKeys";
 
 fn elements(kind: Kind, field: &str) -> Elements {
     match field {
-        // Only those of pods have a key.
+        // A pod's list has a key instead.
         "imagePullSecrets" if kind == Kind::ServiceAccount => Elements::Replaced,
         "ownerReferences" => Elements::By("uid"),
         "containers"

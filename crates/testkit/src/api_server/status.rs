@@ -66,7 +66,7 @@ impl Cause {
         }
     }
 
-    /// Returns a value that is none of `texts`; `value` is JSON.
+    /// Returns the error of a value that is not in `texts`; `value` is JSON.
     pub fn unsupported(field: &str, value: impl std::fmt::Display, texts: &[&str]) -> Self {
         let texts = texts.iter().map(|text| format!("{text:?}"));
         let texts = texts.collect::<Vec<_>>().join(", ");

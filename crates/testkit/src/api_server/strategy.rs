@@ -181,7 +181,7 @@ impl Server {
     }
 }
 
-/// Returns the paths of unknown fields of a built-in kind. Fails for those that this release knows, and drops without a gate.
+/// Returns the paths of unknown fields of a built-in kind. Fails for a field that this release knows, and drops because its gate is off.
 pub fn unknown_fields(kind: Kind, release: Release, object: &Value) -> Result<Vec<String>> {
     let gated: &[&str] = match release {
         Release::V1_35 => &[".workloadRef"],

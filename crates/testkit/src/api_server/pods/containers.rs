@@ -106,7 +106,7 @@ fn check_name_is_new<'a>(
     }
 }
 
-/// Validates what all containers have in common.
+/// Validates the fields that all containers have.
 fn check_common(container: &At<'_>, pod: &Pod<'_>, claims: &BTreeSet<&str>, errors: &mut Errors) {
     let name = container.child("name");
     if name.is_empty() {

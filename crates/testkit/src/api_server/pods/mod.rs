@@ -209,7 +209,7 @@ fn check_spec(spec: &At<'_>, errors: &mut Errors) {
     }
 }
 
-/// Validates an address of IPv4. Others are not modelled.
+/// Validates an address of IPv4. IPv6 is not modelled.
 fn check_address(address: &At<'_>, errors: &mut Errors) {
     let text = address.text();
     // Before 1.36, leading zeros are valid.

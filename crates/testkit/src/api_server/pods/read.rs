@@ -81,7 +81,7 @@ pub fn template() -> Option<&'static Ref> {
     spec.get().map.as_ref()?.field("template")
 }
 
-/// Replaces nulls by what Go reads: nothing in a field, and the zero value in a list or a map.
+/// Replaces nulls as Go does: a field is removed, and an element of a list or a map becomes the zero value.
 pub fn read_nulls(of: &Ref, value: &mut Value) {
     let of = of.get();
     match value {
@@ -138,7 +138,7 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-/// Sets the defaults, and gives a value the fields of Go's JSON: without empty values that Go omits, and with those that it does not.
+/// Sets the defaults, removes the empty values that Go omits in JSON, and adds the empty values that Go writes.
 pub fn complete(of: &Ref, value: &mut Value) {
     let of = of.get();
     match value {
@@ -188,7 +188,7 @@ fn complete_fields(of: &Type, map: &types::Map, fields: &mut Map<String, Value>)
             .map
             .as_ref()
             .is_some_and(|it| !it.fields.is_empty());
-        // No number or text of any type is omitted, such as that of a port.
+        // A value that may be a number or a text, such as a port, is never omitted.
         let is_any = of_field.scalar == Some(Scalar::Any);
         let is_omitted = !field.is_pointer && !is_struct && !is_any && name != "containers";
         if is_omitted && fields.get(name).is_some_and(is_zero) {

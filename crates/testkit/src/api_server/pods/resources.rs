@@ -98,7 +98,7 @@ pub fn check_resources(
     }
 }
 
-/// Validates the resources of the pod itself. Together with those of containers, they are not modelled.
+/// Validates the resources of the pod itself. A pod whose containers have resources, too, is not modelled.
 pub fn check_pod_resources(spec: &At<'_>, errors: &mut Errors) {
     let Some(resources) = spec.get("resources") else {
         return;

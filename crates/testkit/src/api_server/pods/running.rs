@@ -123,7 +123,7 @@ pub fn check_restarts(container: &At<'_>, is_init: bool, errors: &mut Errors) {
     } else {
         let why = "must specify restartPolicy when restart rules are used";
         errors.required(&policy, why);
-        // An init container has no other error then.
+        // The API server stops here for an init container.
         if is_init {
             return;
         }

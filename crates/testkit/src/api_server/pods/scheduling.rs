@@ -1,4 +1,4 @@
-//! Validation of what a pod asks of the nodes: affinities, tolerations, spread constraints.
+//! Validation of a pod's scheduling: affinities, tolerations, spread constraints.
 
 use std::collections::BTreeSet;
 
