@@ -22,7 +22,7 @@ impl Request {
         Self::new(Method::GET, path, Value::Null)
     }
 
-    /// `path` names the collection, such as `…/foos`.
+    /// `path` names the collection, such as `…/configmaps`.
     pub fn create(path: String, body: Value) -> Self {
         Self::new(Method::POST, path, body)
     }
