@@ -104,7 +104,7 @@ fn only_a_valid_reference_is_always_pulled() {
     let always = [
         "x",
         "h:5000/a__b/c-d:latest",
-        "Foo/bar",
+        "Redis/bar",
         "[::1]:80/x",
         &tagged,
     ];
@@ -112,8 +112,8 @@ fn only_a_valid_reference_is_always_pulled() {
         "",
         "x:1",
         "h:5000",
-        "Foo",
-        "Foo:latest",
+        "Redis",
+        "Redis:latest",
         "${IMG}",
         "x/",
         "http://root",
