@@ -876,6 +876,10 @@ async fn r4b_second_foo_gets_the_deployment_when_the_first_is_deleted() {
     not_ready(&client, &namespace, other, "ErrResourceExists").await;
     converged(&client, &namespace, std::slice::from_ref(&owner)).await;
     foos.delete(&owner, &DeleteParams::default()).await.unwrap();
+    // When a later Foo has its Deployment, the controller has seen the deletion. Otherwise it may create the Deployment once more
+    // for the deleted Foo.
+    create(&client, &namespace, &["later".to_owned()]).await;
+    converged(&client, &namespace, &["later".to_owned()]).await;
     deployments
         .delete("wanted", &DeleteParams::default())
         .await
@@ -884,9 +888,10 @@ async fn r4b_second_foo_gets_the_deployment_when_the_first_is_deleted() {
     converged(&client, &namespace, &[other.to_owned()]).await;
     let requests = requests(cluster, &namespace);
     println!("{:#?}", counts(&requests));
-    let writes = requests
-        .iter()
-        .filter(|e| e.resource == "deployments" && e.code < 300);
+    let writes = requests.iter().filter(|e| {
+        let is_wanted = e.name == "wanted" || e.request_object["metadata"]["name"] == "wanted";
+        e.resource == "deployments" && is_wanted && e.code < 300
+    });
     assert_eq!(
         writes.map(|e| &*e.verb).collect::<Vec<_>>(),
         ["create", "create"]
