@@ -109,7 +109,7 @@ bench: ## compare with controller-runtime and kube-rs: 30 minutes (ARGS=--quick:
 	$(BUILD) --example several_kinds --profile bench --bin foo-controller --bin xtask
 	$(if $(filter --quick --secrets --isolation --failover,$(ARGS)),,cargo build --locked --release)
 	cd benches/peer && GOWORK=off go build -trimpath -buildvcs=false -ldflags "-s -w" -o $(abspath $(TARGET))/release/bench-peer .
-	$(if $(filter --secrets --isolation --failover,$(ARGS)),,cargo build --locked --manifest-path benches/kube-rs/Cargo.toml --target-dir $(abspath $(TARGET)) $(if $(filter --quick,$(ARGS)),--profile bench,--release))
+	$(if $(filter --quick --secrets --isolation --failover,$(ARGS)),,cargo build --locked --manifest-path benches/kube-rs/Cargo.toml --target-dir $(abspath $(TARGET)) --release)
 	benches/shipped.sh $(CACHE)/image.tar $(TARGET)/release/shipped
 	$(TARGET)/release/xtask bench $(ARGS)
 

@@ -56,7 +56,7 @@ const FULL: Scale = Scale {
 
 /// A short run that checks that every workload works.
 const QUICK: Scale = Scale {
-    sides: &[Side::Ours, Side::Shipped, Side::Tuned, Side::KubeRs],
+    sides: &[Side::Ours, Side::Shipped, Side::Tuned],
     pairs: 1,
     some: 60,
     many: 500,

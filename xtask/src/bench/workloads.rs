@@ -281,11 +281,12 @@ impl Bench {
                 let lasts = self.scale.idle;
                 self.at_rest(Idle, &plane, side, &run.subject, lasts).await;
             }
-            if self.wants_any(&["hand-over"]) {
+            // kube-rs has no election.
+            if self.wants_any(&["hand-over"]) && side != Side::KubeRs {
                 self.hand_over(&mut run).await;
             }
         }
-        if self.pair == 0 && self.wants_any(&["resync"]) {
+        if self.pair == 0 && self.wants_any(&["resync"]) && side != Side::KubeRs {
             self.resync(&plane, side).await;
         }
     }
