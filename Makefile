@@ -102,7 +102,7 @@ nix-check: ## build and check everything in flake.nix
 	tests/nix/check.sh
 
 # `--quick` only shows that it works: a release build of the controller takes minutes.
-bench: ## compare with controller-runtime and kube-rs: 30 minutes (ARGS=--quick: 2 minutes, ARGS=--secrets: memory with many Secrets, ARGS=--isolation: of several kinds, ARGS=--failover: after a killed leader)
+bench: ## compare with controller-runtime and kube-rs: 30 minutes (ARGS=--quick: 3 minutes, ARGS=--secrets: memory with many Secrets, ARGS=--isolation: of several kinds, ARGS=--failover: after a killed leader)
 	tests/require.sh
 	crates/testkit/src/cluster/build.sh
 	crates/testkit/src/collector/build.sh
