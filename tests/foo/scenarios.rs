@@ -78,11 +78,25 @@ impl Scene {
     }
 
     /// Deletes a quota, and lets the `ReplicaSet`s notice. Their controller retries with growing pauses, but reconciles a changed
-    /// `ReplicaSet` at once.
+    /// `ReplicaSet` at once. A `ReplicaSet` that is deleted between the list and its patch is an error for kubectl.
     pub async fn lift_quota(&self, name: &str) {
         self.kubectl(&["delete", "quota", name]).await;
-        self.kubectl(&["annotate", "replicasets", "--all", "quota=lifted"])
-            .await;
+        let lifted = [
+            "annotate",
+            "replicasets",
+            "--all",
+            "--overwrite",
+            "quota=lifted",
+        ];
+        eventually(DEADLINE, "all ReplicaSets are annotated", async || {
+            let output = self.try_kubectl(&lifted, "").await;
+            if output.status.success() {
+                Ok(())
+            } else {
+                Err(output)
+            }
+        })
+        .await;
     }
 
     pub async fn kubectl(&self, args: &[&str]) -> String {
