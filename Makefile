@@ -62,6 +62,7 @@ e2e: ## test the image that Nix builds, installed by deploy/, with real pods (IM
 lint: $(DENY)/bin/cargo-deny ## run clippy, rustdoc, and cargo-deny: licences, sources and versions of the dependencies
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --package operator-runtime --lib --no-default-features --features k8s-openapi/v1_36 --locked -- -D warnings
+	cargo clippy --manifest-path benches/kube-rs/Cargo.toml --target-dir $(abspath $(TARGET)) --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --locked --package operator-runtime --features k8s-openapi/v1_36
 	cargo fetch --locked # for cargo-deny, which also checks crates of other platforms
 	$(DENY)/bin/cargo-deny --locked --offline check bans licenses sources

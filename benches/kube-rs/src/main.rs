@@ -4,11 +4,11 @@
 mod election;
 mod foo;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug, sync::Arc, time::Duration};
 
 use clap::Parser;
 use foo::Foo;
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use k8s_openapi::{
     api::{
         apps::v1::{Deployment, DeploymentSpec},
@@ -28,6 +28,8 @@ use kube::{
         watcher,
     },
 };
+use serde::de::DeserializeOwned;
+use tokio::sync::OnceCell;
 
 const IMAGE: &str = "nginx:latest";
 
@@ -63,6 +65,8 @@ enum Error {
 struct Context {
     client: Client,
     deployments: Store<Deployment>,
+    /// One task waits for all: a `Store` wakes only one (kube-runtime 5.0.0, `utils/delayed_init.rs`).
+    is_filled: OnceCell<()>,
     events: Recorder,
     resync: Duration,
 }
@@ -75,7 +79,10 @@ async fn reconcile(foo: Arc<Foo>, context: Arc<Context>) -> Result<Action, Error
     let deployments = Api::<Deployment>::namespaced(context.client.clone(), &namespace);
     let name = &foo.spec.deployment_name;
     // The first reconciles begin before this cache is filled.
-    context.deployments.wait_until_ready().await?;
+    context
+        .is_filled
+        .get_or_try_init(async || context.deployments.wait_until_ready().await)
+        .await?;
     let cached = context
         .deployments
         .get(&ObjectRef::new(name).within(&namespace));
@@ -193,6 +200,25 @@ fn error_policy(_: Arc<Foo>, _: &Error, _: Arc<Context>) -> Action {
     Action::requeue(Duration::from_secs(1))
 }
 
+/// Returns a cache without managed fields, and the events that fill it.
+fn watch<K>(
+    client: &Client,
+) -> (
+    Store<K>,
+    impl Stream<Item = watcher::Result<watcher::Event<K>>> + use<K>,
+)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let (store, writer) = reflector::store();
+    let listed = watcher::Config::default().streaming_lists();
+    let events = watcher(Api::<K>::all(client.clone()), listed)
+        .default_backoff()
+        .modify(|object| object.managed_fields_mut().clear())
+        .reflect(writer);
+    (store, events)
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().init();
@@ -200,33 +226,20 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let client = Client::try_default().await?;
     let lease = election::acquire(client.clone()).await;
 
-    let (foos, writer) = reflector::store();
-    let watched = watcher(
-        Api::<Foo>::all(client.clone()),
-        watcher::Config::default().streaming_lists(),
-    );
-    let changes = watched
-        .default_backoff()
-        .modify(|foo| foo.managed_fields_mut().clear())
-        .reflect(writer)
+    let (foos, changes) = watch::<Foo>(&client);
+    // A written status requires no reconciliation.
+    let changes = changes
         .applied_objects()
-        // A written status requires no reconciliation.
         .predicate_filter(predicates::generation, PredicateConfig::default());
-    let (deployments, writer) = reflector::store();
-    let watched = watcher(
-        Api::<Deployment>::all(client.clone()),
-        watcher::Config::default().streaming_lists(),
-    );
-    let owned = watched
-        .default_backoff()
-        .modify(|deployment| deployment.managed_fields_mut().clear())
-        .reflect(writer)
+    let (deployments, changes_of_owned) = watch::<Deployment>(&client);
+    let owned = changes_of_owned
         .touched_objects()
         .predicate_filter(predicates::resource_version, PredicateConfig::default());
     let events = Recorder::new(client.clone(), "sample-controller".into());
     let context = Context {
         client,
         deployments,
+        is_filled: OnceCell::new(),
         events,
         resync,
     };

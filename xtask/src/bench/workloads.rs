@@ -281,12 +281,11 @@ impl Bench {
                 let lasts = self.scale.idle;
                 self.at_rest(Idle, &plane, side, &run.subject, lasts).await;
             }
-            // kube-rs has no election.
-            if self.wants_any(&["hand-over"]) && side != Side::KubeRs {
+            if self.wants_any(&["hand-over"]) {
                 self.hand_over(&mut run).await;
             }
         }
-        if self.pair == 0 && self.wants_any(&["resync"]) && side != Side::KubeRs {
+        if self.pair == 0 && self.wants_any(&["resync"]) {
             self.resync(&plane, side).await;
         }
     }
