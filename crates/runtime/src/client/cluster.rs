@@ -4,11 +4,11 @@
 use std::net::Ipv6Addr;
 use std::{fs, path::Path, sync::Arc, time::Duration};
 
+use futures::FutureExt as _;
 use http::{
     Request,
     header::{HeaderValue, USER_AGENT},
 };
-use hyper_timeout::TimeoutConnector;
 use hyper_util::{
     client::legacy::connect::HttpConnector,
     rt::{TokioExecutor, TokioIo, TokioTimer},
@@ -34,6 +34,7 @@ use crate::{
             recheck_before_sending,
         },
         instrumented::{RequestLayer, without_credentials},
+        timeouts::Timeouts,
         tls,
         transport::{NO_PROXY, READ_TIMEOUT, Transport, complete_status},
         warnings::{self, Warnings},
@@ -382,10 +383,13 @@ where
     tcp.set_connect_timeout(kube.connect_timeout.map(|all| all / 5 * 4));
     let limits = limits.clone();
     let tcp = service_fn(move |address| connect(tcp.clone(), limits.clone(), address));
-    let mut connector = TimeoutConnector::new(tls::connector(kube, &credentials.identity, tcp)?);
-    connector.set_connect_timeout(kube.connect_timeout);
-    connector.set_read_timeout(kube.read_timeout);
-    connector.set_write_timeout(kube.write_timeout);
+    let tls = tls::connector(kube, &credentials.identity, tcp)?;
+    let timeouts = Timeouts {
+        connect: kube.connect_timeout,
+        read: kube.read_timeout,
+        write: kube.write_timeout,
+    };
+    let connector = service_fn(move |address| timeouts.connect(tls.clone(), address).boxed());
     let mut pool = hyper_util::client::legacy::Client::builder(TokioExecutor::new());
     pool.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE);
     let pool = Arc::new(Pool::new(pool, connector, credentials));

@@ -11,6 +11,7 @@ pub(crate) mod instrumented;
 #[cfg(feature = "operator")]
 mod kubeconfig;
 pub(crate) mod middleware;
+mod timeouts;
 pub(crate) mod tls;
 pub(crate) mod token_file;
 pub(crate) mod transport;

@@ -1,0 +1,144 @@
+use std::{
+    future::poll_fn,
+    io::ErrorKind,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::Wake,
+};
+
+use futures::FutureExt as _;
+use hyper::rt::ReadBuf;
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
+    time::{advance, sleep},
+};
+use tower::service_fn;
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_secs(10);
+const TICK: Duration = Duration::from_millis(1);
+
+/// Returns the two ends of a connection that holds 16 bytes.
+fn pair() -> (Timed<TokioIo<DuplexStream>>, DuplexStream) {
+    let (ours, theirs) = duplex(16);
+    let timed = Timed {
+        connection: TokioIo::new(ours),
+        read: Wait::new(Some(LIMIT)),
+        write: Wait::new(Some(LIMIT)),
+    };
+    (timed, theirs)
+}
+
+fn poll_read(
+    connection: &mut Timed<TokioIo<DuplexStream>>,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<()>> {
+    let mut bytes = [0; 1];
+    let mut buffer = ReadBuf::new(&mut bytes);
+    Pin::new(connection).poll_read(cx, buffer.unfilled())
+}
+
+async fn read(connection: &mut Timed<TokioIo<DuplexStream>>) -> io::Result<()> {
+    poll_fn(|cx| poll_read(connection, cx)).await
+}
+
+async fn write(connection: &mut Timed<TokioIo<DuplexStream>>) -> io::Result<usize> {
+    poll_fn(|cx| Pin::new(&mut *connection).poll_write(cx, &[0; 16])).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_read_ends_after_its_limit() {
+    let (mut ours, mut theirs) = pair();
+    // The timer of the first wait fires during the third, and begins again.
+    for _ in 0..3 {
+        let late = async {
+            sleep(LIMIT - TICK).await;
+            theirs.write_all(b"x").await.unwrap();
+        };
+        tokio::join!(read(&mut ours), late).0.unwrap();
+    }
+    let begun = Instant::now();
+    let error = read(&mut ours).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), begun.elapsed()),
+        (ErrorKind::TimedOut, LIMIT)
+    );
+}
+
+/// Time between reads, when nothing waits for the other side, does not count.
+#[tokio::test(start_paused = true)]
+async fn a_pause_between_reads_does_not_count() {
+    let (mut ours, mut theirs) = pair();
+    assert!(read(&mut ours).now_or_never().is_none());
+    theirs.write_all(b"x").await.unwrap();
+    read(&mut ours).await.unwrap();
+    advance(LIMIT * 2).await;
+    let begun = Instant::now();
+    read(&mut ours).await.unwrap_err();
+    assert_eq!(begun.elapsed(), LIMIT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blocked_write_ends_after_its_limit() {
+    let (mut ours, mut theirs) = pair();
+    write(&mut ours).await.unwrap();
+    let late = async {
+        sleep(LIMIT - TICK).await;
+        theirs.read_exact(&mut [0; 16]).await.unwrap();
+    };
+    tokio::join!(write(&mut ours), late).0.unwrap();
+    let begun = Instant::now();
+    let error = write(&mut ours).await.unwrap_err();
+    assert_eq!(
+        (error.kind(), begun.elapsed()),
+        (ErrorKind::TimedOut, LIMIT)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_does_not_open_ends_after_its_limit() {
+    let timeouts = Timeouts {
+        connect: Some(LIMIT),
+        read: None,
+        write: None,
+    };
+    let begun = Instant::now();
+    let never = service_fn(|_| std::future::pending::<Result<(), BoxError>>());
+    let opened = timeouts
+        .connect(never, Uri::from_static("https://host"))
+        .await;
+    let error = opened.err().expect("an error");
+    let error = error.downcast::<io::Error>().unwrap();
+    assert_eq!(
+        (error.kind(), begun.elapsed()),
+        (ErrorKind::TimedOut, LIMIT)
+    );
+}
+
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A read that delivers bytes wakes nothing. Each wake is a poll of the connection, and can be a system call.
+#[tokio::test(start_paused = true)]
+async fn a_read_wakes_nothing() {
+    let (mut ours, mut theirs) = pair();
+    let wakes = Arc::new(Wakes(AtomicUsize::new(0)));
+    let waker = Arc::clone(&wakes).into();
+    let mut cx = Context::from_waker(&waker);
+    for arrived in 1..=3 {
+        assert!(poll_read(&mut ours, &mut cx).is_pending());
+        theirs.write_all(b"x").await.unwrap();
+        assert!(poll_read(&mut ours, &mut cx).is_ready());
+        advance(TICK).await;
+        assert_eq!(wakes.0.load(Ordering::Relaxed), arrived);
+    }
+}
