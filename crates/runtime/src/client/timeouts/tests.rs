@@ -1,3 +1,5 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::{
     future::poll_fn,
     io::ErrorKind,
@@ -21,6 +23,8 @@ use super::*;
 
 const LIMIT: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(1);
+/// Within the limit.
+const LATE: Duration = Duration::from_secs(9);
 
 /// Returns the two ends of a connection that holds 16 bytes.
 fn pair() -> (Timed<TokioIo<DuplexStream>>, DuplexStream) {
@@ -56,7 +60,7 @@ async fn a_silent_read_ends_after_its_limit() {
     // The timer of the first wait fires during the third, and begins again.
     for _ in 0..3 {
         let late = async {
-            sleep(LIMIT - TICK).await;
+            sleep(LATE).await;
             theirs.write_all(b"x").await.unwrap();
         };
         tokio::join!(read(&mut ours), late).0.unwrap();
@@ -87,7 +91,7 @@ async fn a_blocked_write_ends_after_its_limit() {
     let (mut ours, mut theirs) = pair();
     write(&mut ours).await.unwrap();
     let late = async {
-        sleep(LIMIT - TICK).await;
+        sleep(LATE).await;
         theirs.read_exact(&mut [0; 16]).await.unwrap();
     };
     tokio::join!(write(&mut ours), late).0.unwrap();
@@ -131,14 +135,14 @@ impl Wake for Wakes {
 #[tokio::test(start_paused = true)]
 async fn a_read_wakes_nothing() {
     let (mut ours, mut theirs) = pair();
-    let wakes = Arc::new(Wakes(AtomicUsize::new(0)));
-    let waker = Arc::clone(&wakes).into();
+    let counted = Arc::new(Wakes(AtomicUsize::new(0)));
+    let waker = Arc::clone(&counted).into();
     let mut cx = Context::from_waker(&waker);
     for arrived in 1..=3 {
         assert!(poll_read(&mut ours, &mut cx).is_pending());
         theirs.write_all(b"x").await.unwrap();
         assert!(poll_read(&mut ours, &mut cx).is_ready());
         advance(TICK).await;
-        assert_eq!(wakes.0.load(Ordering::Relaxed), arrived);
+        assert_eq!(counted.0.load(Ordering::Relaxed), arrived);
     }
 }
