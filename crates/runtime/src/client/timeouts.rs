@@ -1,7 +1,7 @@
 //! Connections that end with [`TimedOut`](io::ErrorKind::TimedOut) if they are silent for too long.
 //!
-//! This does the work of hyper-timeout, which moves its timer to the present after each read. tokio then wakes its own thread:
-//! a system call for each read, an empty poll of the connection, and often an empty turn of the event loop.
+//! This does the work of hyper-timeout, which moves its timer to the present after each read. tokio then interrupts its own
+//! event loop: two system calls for each read.
 
 use std::{
     io::{self, IoSlice},

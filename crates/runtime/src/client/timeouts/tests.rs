@@ -131,7 +131,7 @@ impl Wake for Wakes {
     }
 }
 
-/// A read that delivers bytes wakes nothing. Each wake is a poll of the connection, and can be a system call.
+/// A read that delivers bytes starts no timer that fires soon. Such a timer costs system calls, also if it is moved again.
 #[tokio::test(start_paused = true)]
 async fn a_read_wakes_nothing() {
     let (mut ours, mut theirs) = pair();
