@@ -39,9 +39,10 @@ impl Timeouts {
     {
         let opened = to.oneshot(address);
         let connection = match self.connect {
-            Some(limit) => timeout(limit, opened)
-                .await
-                .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?,
+            Some(limit) => timeout(limit, opened).await.map_err(|_| {
+                let late = format!("not connected within {limit:?}");
+                io::Error::new(io::ErrorKind::TimedOut, late)
+            })?,
             None => opened.await,
         };
         Ok(Timed {

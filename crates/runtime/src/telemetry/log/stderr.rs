@@ -12,14 +12,11 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 use tracing::warn;
 
 /// Size of the queue in bytes: some thousand lines.
 const LIMIT: usize = 1 << 20;
-
-/// Delay before lines are written, so that one write takes several. Each write costs three system calls with its wake-up.
-const BATCH: Duration = Duration::from_millis(5);
 
 /// Delay before the next write to a full pipe that another process has made non-blocking.
 const FULL_PIPE: Duration = Duration::from_millis(10);
@@ -150,7 +147,6 @@ impl Output {
             self.changed.notify_all();
             self.changed.wait_while(&mut state, |state| state.is_done());
             state.writing = true;
-            MutexGuard::unlocked(&mut state, || thread::sleep(BATCH));
             let lines = mem::take(&mut state.waiting);
             let mut lost = 0;
             if !state.failing {
