@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# hyper-timeout 0.5.2 with hyper 1 and tokio 1: a connection with a read timeout, on the current-thread runtime. kube-client wraps
-# each connection to the API server in it, and tonic each channel with a connect timeout.
+# hyper-timeout 0.5.2 with hyper 1 and tokio 1: a connection with a read timeout, on the current-thread runtime. kube-client is such
+# a user if its configuration sets `read_timeout`.
 # Expected: bytes that arrive are read. The timeout of 5 minutes is far away and costs nothing.
-# Seen: after each read, the timer is set to the present instead of being stopped. It is then the earliest timer of the runtime, and
-# tokio interrupts its own poll by a write to an eventfd, although it runs on the same thread. The next turn of its loop ends at
-# once, without an event. So each response, and each chunk of a watch, costs two system calls more (Linux: `syscw` of /proc/PID/io).
+# Seen: after each read that had to wait, the timer is set to the present instead of being stopped. It is then the earliest timer of
+# the runtime. tokio interrupts its own poll by a write to an eventfd, although it runs on the same thread, and the next poll ends at
+# once without an event of a socket. So each response costs two system calls more (Linux: `syscw` of /proc/PID/io).
 # Way out: move the timer only when it fires, to the end of the current wait.
 set -euo pipefail
 folder=$(mktemp -d)

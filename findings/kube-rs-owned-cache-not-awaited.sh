@@ -5,8 +5,9 @@
 # Seen: the controller waits for the store of its main objects only. The first reconcile finds the other store empty, as if the
 # owned object did not exist, and nothing reports it. A reconciler that creates missing objects then sends a request for each
 # existing one at every start.
-# Way out: `owned_store.wait_until_ready().await` at the beginning of the reconciler. A `tokio::sync::OnceCell` must hold it if the
-# controller has a concurrency: a store wakes only one of the tasks that wait for it (`utils/delayed_init.rs`).
+# Way out: `owned_store.wait_until_ready().await` at the beginning of the reconciler. Unless the concurrency is 1, only one reconcile
+# may wait for the store, and the others for the first, as by a `tokio::sync::OnceCell`: a store wakes only one of its waiting
+# tasks (`utils/delayed_init.rs`).
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

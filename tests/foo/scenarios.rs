@@ -78,7 +78,7 @@ impl Scene {
     }
 
     /// Deletes a quota, and lets the `ReplicaSet`s notice. Their controller retries with growing pauses, but reconciles a changed
-    /// `ReplicaSet` at once. A `ReplicaSet` that is deleted between the list and its patch is an error for kubectl.
+    /// `ReplicaSet` at once. kubectl fails if a `ReplicaSet` is deleted between the list and its patch, and is run again.
     pub async fn lift_quota(&self, name: &str) {
         self.kubectl(&["delete", "quota", name]).await;
         let lifted = [
@@ -86,7 +86,7 @@ impl Scene {
             "replicasets",
             "--all",
             "--overwrite",
-            "quota=lifted",
+            &format!("lifted={name}"),
         ];
         eventually(DEADLINE, "all ReplicaSets are annotated", async || {
             let output = self.try_kubectl(&lifted, "").await;

@@ -145,7 +145,7 @@ change() {
   perl -0pi -e 's/(?<=^## Unreleased\n\n).*//ms' CHANGELOG.md
   git grep -lz api-approved -- '*.rs' | xargs -0 sed -i '/api-approved/d'
   sed -i 's/ The CRD has the annotation that a `\*\.k8s\.io` group needs\.//' docs/guarantees.md
-  sed -i '/^# A Foo is what/,+1d' Cargo.toml
+  sed -i '/^# A Foo is what/,+1d' Cargo.toml benches/kube-rs/Cargo.toml
   # A common word may occur in the libraries, in which tests search for the kind. An API group does not occur there.
   if git grep -qi "$lower" -- crates/runtime/{src,Cargo.toml} crates/simulation; then
     sed -i 's/^const OURS: &str = "foo"/const OURS: \&str = "samplecontroller.k8s.io"/' tests/delivery/manifests.rs

@@ -65,7 +65,8 @@ enum Error {
 struct Context {
     client: Client,
     deployments: Store<Deployment>,
-    /// One task waits for all: a `Store` wakes only one (kube-runtime 5.0.0, `utils/delayed_init.rs`).
+    /// Set when `deployments` is filled. Tasks wait for this cell, and one of them for the `Store`: it wakes only one waiting task
+    /// (kube-runtime 5.0.0, `utils/delayed_init.rs`).
     is_filled: OnceCell<()>,
     events: Recorder,
     resync: Duration,

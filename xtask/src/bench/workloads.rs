@@ -437,7 +437,7 @@ impl Bench {
     }
 
     /// Measures the second resync. The first compares the listed objects with the desired state. (The peer's resyncs are up to
-    /// a tenth late.)
+    /// a tenth late. kube-rs has no common resync: it requeues each Foo after its reconcile.)
     async fn resync(&mut self, plane: &Plane, side: Side) {
         let period = self.scale.resync;
         writes::delete(plane.load.client(), LEASE).await;
@@ -447,7 +447,7 @@ impl Bench {
         self.at_rest(Resync, plane, side, &subject, period).await;
     }
 
-    /// Stops the leader while Foos are created. A standby with warm caches takes over.
+    /// Stops the leader while Foos are created. A standby takes over. Its caches are warm, but not with kube-rs.
     async fn hand_over(&mut self, run: &mut Run<'_>) {
         let plane = run.plane;
         let standby = Subject::start(&plane.cluster, run.side, "bench-2", NO_RESYNC, &[]);

@@ -1,7 +1,7 @@
 //! Connections that end with [`TimedOut`](io::ErrorKind::TimedOut) if they are silent for too long.
 //!
-//! This does the work of hyper-timeout, which moves its timer to the present after each read. tokio then interrupts its own
-//! event loop: two system calls for each read.
+//! This does the work of hyper-timeout, with fewer system calls. After each read, hyper-timeout moves its timer to the present.
+//! tokio then writes to the eventfd that interrupts its poll, and polls once more.
 
 use std::{
     io::{self, IoSlice},
@@ -21,7 +21,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 pub(super) struct Timeouts {
     /// Time to open the connection.
     pub connect: Option<Duration>,
-    /// Time that a read may wait for the next bytes.
+    /// Time that a read may wait for the next bytes. A write begins this time again: a connection may be idle before a request.
     pub read: Option<Duration>,
     /// Time that a write may wait until the next bytes are accepted.
     pub write: Option<Duration>,
@@ -77,7 +77,16 @@ impl Wait {
         }
     }
 
-    /// Passes on the result of an attempt. Replaces it with an error if the attempts have been pending for the limit.
+    /// Lets a current wait begin now.
+    fn restart(&mut self) {
+        self.end = self
+            .end
+            .take()
+            .and(self.limit)
+            .map(|limit| Instant::now() + limit);
+    }
+
+    /// Passes on the result of an attempt. Replaces it with an error if attempts have been pending for as long as the limit.
     fn limit<T>(
         &mut self,
         attempt: Poll<io::Result<T>>,
@@ -99,6 +108,19 @@ impl Wait {
             timer.as_mut().reset(end);
         }
         Poll::Pending
+    }
+}
+
+impl<C> Timed<C> {
+    fn written(
+        &mut self,
+        attempt: Poll<io::Result<usize>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if matches!(attempt, Poll::Ready(Ok(1..))) {
+            self.read.restart();
+        }
+        self.write.limit(attempt, cx)
     }
 }
 
@@ -126,7 +148,7 @@ impl<C: Write + Unpin> Write for Timed<C> {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.connection).poll_write(cx, bytes);
-        self.write.limit(written, cx)
+        self.written(written, cx)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -139,7 +161,7 @@ impl<C: Write + Unpin> Write for Timed<C> {
         bytes: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.connection).poll_write_vectored(cx, bytes);
-        self.write.limit(written, cx)
+        self.written(written, cx)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

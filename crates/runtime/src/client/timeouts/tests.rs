@@ -57,7 +57,7 @@ async fn write(connection: &mut Timed<TokioIo<DuplexStream>>) -> io::Result<usiz
 #[tokio::test(start_paused = true)]
 async fn a_silent_read_ends_after_its_limit() {
     let (mut ours, mut theirs) = pair();
-    // The timer of the first wait fires during the third, and begins again.
+    // The timer of the first wait fires during the second, and is moved to the end of that.
     for _ in 0..3 {
         let late = async {
             sleep(LATE).await;
@@ -103,6 +103,64 @@ async fn a_blocked_write_ends_after_its_limit() {
     );
 }
 
+/// An idle connection has the whole limit for the response to its next request.
+#[tokio::test(start_paused = true)]
+async fn a_write_begins_the_wait_for_the_response() {
+    let (mut ours, _theirs) = pair();
+    assert!(read(&mut ours).now_or_never().is_none());
+    advance(LATE).await;
+    write(&mut ours).await.unwrap();
+    let begun = Instant::now();
+    read(&mut ours).await.unwrap_err();
+    assert_eq!(begun.elapsed(), LIMIT);
+}
+
+/// Connection that accepts all bytes, and delivers none of them.
+struct Stuck;
+
+impl Write for Stuck {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Pending
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flush_and_a_shutdown_end_after_the_limit() {
+    for shuts_down in [false, true] {
+        let mut stuck = Timed {
+            connection: Stuck,
+            read: Wait::new(Some(LIMIT)),
+            write: Wait::new(Some(LIMIT)),
+        };
+        let begun = Instant::now();
+        let ended = poll_fn(|cx| {
+            let stuck = Pin::new(&mut stuck);
+            if shuts_down {
+                stuck.poll_shutdown(cx)
+            } else {
+                stuck.poll_flush(cx)
+            }
+        });
+        let error = ended.await.unwrap_err();
+        assert_eq!(
+            (error.kind(), begun.elapsed()),
+            (ErrorKind::TimedOut, LIMIT)
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_does_not_open_ends_after_its_limit() {
     let timeouts = Timeouts {
@@ -131,7 +189,7 @@ impl Wake for Wakes {
     }
 }
 
-/// A read that delivers bytes starts no timer that fires soon. Such a timer costs system calls, also if it is moved again.
+/// A read that delivers bytes leaves no timer that fires soon. Such a timer interrupts the event loop.
 #[tokio::test(start_paused = true)]
 async fn a_read_wakes_nothing() {
     let (mut ours, mut theirs) = pair();

@@ -199,6 +199,7 @@ impl Metrics {
 
     /// Returns one series of a counter, which starts at 0.
     pub fn counter(&self, metric: &'static Metric, labels: &[KeyValue]) -> BoundCounter<u64> {
+        metric.check(labels);
         let counter = self.labelled(metric).bind(labels);
         counter.add(0);
         counter
@@ -215,6 +216,7 @@ impl Metrics {
 
     /// Returns one series of a gauge, which starts at 0.
     pub fn gauge(&self, metric: &'static Metric, labels: &[KeyValue]) -> BoundGauge<u64> {
+        metric.check(labels);
         let gauge = self
             .0
             .meter
@@ -230,6 +232,7 @@ impl Metrics {
     /// Returns one series of a histogram of durations.
     #[must_use]
     pub fn timer(&self, metric: &'static Metric, labels: &[KeyValue]) -> Timer {
+        metric.check(labels);
         let labels_text = Arc::<str>::from(exposition::labels(labels.iter()));
         let mut timers = self.0.timers.lock();
         let same = |timer: &&Timer| timer.metric == metric && timer.labels == labels_text;
@@ -288,8 +291,8 @@ impl Metrics {
     }
 }
 
-/// Limits the metrics without labels to one series. The SDK reserves memory for all series of an instrument: 132 KiB for the
-/// default of 2,000, of which it writes to 4.
+/// Limits the metrics of the table that have no labels to one series. For each instrument and reader, the SDK reserves memory for
+/// 2,000 series by default: 132 KiB. It writes to 4 KiB of them.
 fn one_series(app: &App) -> impl Fn(&Instrument) -> Option<Stream> + Send + Sync + 'static {
     let metrics = table::SECTIONS.iter().flat_map(|(_, metrics)| *metrics);
     let names: HashSet<String> = metrics

@@ -3,6 +3,8 @@
 //! Names, labels and meanings follow controller-runtime, client-go and the Prometheus client libraries if they have such a
 //! metric. All other names begin with the application's name, written as `{app}` here.
 
+use opentelemetry::KeyValue;
+
 use crate::config::app::App;
 
 /// A metric.
@@ -48,6 +50,15 @@ impl Metric {
     #[must_use]
     pub fn name(&self, app: &App) -> String {
         self.template.replace("{app}", &app.snake_case())
+    }
+
+    /// Checks that a metric without labels gets none. Such a metric has only one series (`one_series`).
+    pub(super) fn check(&self, labels: &[KeyValue]) {
+        debug_assert!(
+            !self.labels.is_empty() || labels.is_empty(),
+            "{} has no labels",
+            self.template
+        );
     }
 }
 
