@@ -79,11 +79,9 @@ impl Wait {
 
     /// Lets a current wait begin now.
     fn restart(&mut self) {
-        self.end = self
-            .end
-            .take()
-            .and(self.limit)
-            .map(|limit| Instant::now() + limit);
+        if let Some((end, limit)) = self.end.as_mut().zip(self.limit) {
+            *end = Instant::now() + limit;
+        }
     }
 
     /// Passes on the result of an attempt. Replaces it with an error if attempts have been pending for as long as the limit.
