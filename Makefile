@@ -33,12 +33,12 @@ endif
 	$(BUILD) --example kube_controller --example several_kinds --example optional_kind --example two_versions --bin xtask # the programs that tests run
 	cargo test --locked --workspace $(TESTS) --no-run
 
-# Tests with real processes, which mostly wait; the simulation uses the remaining CPU time. Most tests have deadlines, and so
-# have those of `make e2e`: they do not run at the same time (flock). The API servers have enough memory to collect garbage less
-# often (GOGC).
+# Tests with real processes, which mostly wait, so more of them run than there are cores; the simulation uses the remaining CPU
+# time. Most tests have deadlines, and so have those of `make e2e`: they do not run at the same time (flock). The API servers have
+# enough memory to collect garbage less often (GOGC).
 .PHONY: test-real test-units test-simulated
 test-real:
-	GOGC=400 RUST_TEST_THREADS=$$(($$(nproc) + 1)) flock $(CACHE)/deadlines.lock cargo test --locked --workspace --test integration
+	GOGC=400 RUST_TEST_THREADS=$$(($$(nproc) + 3)) flock $(CACHE)/deadlines.lock cargo test --locked --workspace --test integration
 test-units:
 	nice -n 5 cargo test --locked --workspace $(UNITS)
 	nice -n 5 cargo test --locked --doc

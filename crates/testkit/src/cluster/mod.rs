@@ -371,14 +371,17 @@ fn built(program: &str) -> PathBuf {
     })
 }
 
-/// Calls `probe` until it returns `Ok`, and returns the value. Panics after `deadline` with `what` and the last error.
+/// Calls `probe` until it returns `Ok`, and returns the value. Panics after `deadline` with `what` and the last error. The longer
+/// it has waited, the rarer are the calls: many probes take as much CPU time as the processes that they wait for.
 pub async fn eventually<T, S: Debug>(
     deadline: Duration,
     what: &str,
     mut probe: impl AsyncFnMut() -> Result<T, S>,
 ) -> T {
-    const POLL: Duration = Duration::from_millis(25);
-    let end = Instant::now() + deadline;
+    const SHORTEST: Duration = Duration::from_millis(25);
+    const LONGEST: Duration = Duration::from_millis(250);
+    let begin = Instant::now();
+    let end = begin + deadline;
     let mut last = None;
     loop {
         match tokio::time::timeout_at(end, probe()).await {
@@ -390,6 +393,6 @@ pub async fn eventually<T, S: Debug>(
             Instant::now() < end,
             "{what}: not within {deadline:?}; last seen: {last:?}"
         );
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep((begin.elapsed() / 8).clamp(SHORTEST, LONGEST)).await;
     }
 }
