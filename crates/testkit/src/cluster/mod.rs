@@ -371,8 +371,8 @@ fn built(program: &str) -> PathBuf {
     })
 }
 
-/// Calls `probe` until it returns `Ok`, and returns the value. Panics after `deadline` with `what` and the last error. The longer
-/// it has waited, the rarer are the calls: many probes take as much CPU time as the processes that they wait for.
+/// Calls `probe` until it returns `Ok`, and returns the value. Panics after `deadline` with `what` and the last error. Calls
+/// follow each other after 25 ms at first, and after 250 ms at most: frequent probes take CPU time from the awaited processes.
 pub async fn eventually<T, S: Debug>(
     deadline: Duration,
     what: &str,
