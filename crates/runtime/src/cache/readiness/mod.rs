@@ -20,6 +20,7 @@ pub(crate) mod refusals;
 mod tests;
 
 use std::{
+    collections::HashSet,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
@@ -37,8 +38,8 @@ use tracing::{info, warn};
 use self::{
     access_review::{RestoreNotifier, review},
     namespace::{
-        Cell, InformerState, NamespaceName, Need, Permissions, Problem, Reason, RequiredAccess,
-        Table, label,
+        InformerState, NamespaceName, Need, Permissions, Problem, Reason, RequiredAccess, Table,
+        label,
     },
     refusals::Refusals,
 };
@@ -60,8 +61,10 @@ pub(crate) struct Scopes {
     needs: RequiredAccess,
     grace: Duration,
     all: Mutex<Table>,
-    /// Notified when a deadline may have changed.
+    /// Notified when the state of a watch or of a cell has changed.
     changed: Notify,
+    /// Notified when [`Table::deadline`] is earlier than before.
+    earlier: Notify,
     /// Cells in sync, as controller and position, in the order of their initial sync. Cells are never removed.
     in_sync: watch::Sender<Vec<(usize, usize)>>,
     ability: watch::Sender<Eligibility>,
@@ -85,6 +88,7 @@ impl Scopes {
         Arc::new(Self {
             grace,
             changed: Notify::new(),
+            earlier: Notify::new(),
             in_sync: watch::Sender::new(Vec::new()),
             ability: watch::Sender::new(Eligibility::None),
             regained: regained
@@ -181,18 +185,22 @@ impl Scopes {
     /// Stops serving cells whose grace period has ended. Runs until cancelled.
     pub(crate) async fn supervise(self: Arc<Self>) {
         loop {
-            let changed = self.changed.notified();
-            let next = self.judge(&mut self.all.lock());
+            let deadline = self.all.lock().deadline;
+            let ended = async {
+                match deadline {
+                    Some(deadline) => sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
-                () = changed => {}
-                () = async {
-                    match next {
-                        Some(next) => sleep_until(next).await,
-                        None => std::future::pending().await,
-                    }
-                } => {}
+                () = self.earlier.notified() => continue,
+                () = ended => {}
             }
+            let mut all = self.all.lock();
+            all.deadline = None;
+            let cells: Vec<_> = all.cells().collect();
+            self.judge(&mut all, &cells);
         }
     }
 
@@ -399,7 +407,8 @@ impl Scopes {
     }
 
     fn not_served(&self, all: &Table) -> String {
-        let mut texts = Vec::new();
+        // The watch of a cluster-scoped type serves the cells of all namespaces, so their texts may be equal.
+        let (mut texts, mut known) = (Vec::new(), HashSet::new());
         for (controller, number) in all.cells() {
             let cell = &all.cells[controller][number];
             let problem = all.problem(&self.needs, cell).filter(|_| !cell.served);
@@ -407,43 +416,49 @@ impl Scopes {
                 Some(name) => format!("{name}: {}", problem.text),
                 None => problem.text,
             });
-            // The watch of a cluster-scoped type serves the cells of all namespaces.
-            texts.extend(text.filter(|text| !texts.contains(text)));
+            texts.extend(text.filter(|text| known.insert(text.clone())));
         }
         texts.join("; ")
     }
 
-    fn update(&self, change: impl FnOnce(&mut Table)) {
+    /// Applies `change`, which returns the cells that it concerns.
+    fn update(&self, change: impl FnOnce(&mut Table) -> Arc<[(usize, usize)]>) {
         let mut all = self.all.lock();
-        change(&mut all);
-        self.judge(&mut all);
+        let cells = change(&mut all);
+        self.judge(&mut all, &cells);
         self.changed.notify_one();
     }
 
-    /// Updates the derived state. Returns when to update it again if nothing changes.
-    fn judge(&self, all: &mut Table) -> Option<Instant> {
+    /// Updates the derived state of these cells.
+    fn judge(&self, all: &mut Table, cells: &[(usize, usize)]) {
         let now = Instant::now();
-        let mut next = None;
-        for (controller, number) in all.cells() {
+        let mut is_changed = false;
+        for &(controller, number) in cells {
             let is_in_sync = all.is_in_sync(&all.cells[controller][number]);
-            let was_in_sync = &mut all.cells[controller][number].was_in_sync;
-            if !*was_in_sync && is_in_sync {
-                *was_in_sync = true;
+            let cell = &mut all.cells[controller][number];
+            if !cell.was_in_sync && is_in_sync {
+                cell.was_in_sync = true;
                 (self.in_sync).send_modify(|all| all.push((controller, number)));
             }
+            let was_served = cell.served;
             let end = all.judge(&self.needs, (controller, number), now, self.grace);
-            next = next.into_iter().chain(end).min();
+            is_changed |= all.cells[controller][number].served != was_served;
+            if let Some(end) = end.filter(|end| all.deadline.is_none_or(|first| *end < first)) {
+                all.deadline = Some(end);
+                self.earlier.notify_one();
+            }
         }
-        let cells = all.cells.iter().flatten();
-        let served = cells.clone().filter(|cell| cell.served).count();
-        let ability = match served {
-            0 => Eligibility::None,
-            some if some < cells.count() => Eligibility::Partial,
-            _ => Eligibility::Full,
-        };
-        self.ability
-            .send_if_modified(|last| std::mem::replace(last, ability) != ability);
-        next
+        if is_changed {
+            let cells = all.cells.iter().flatten();
+            let served = cells.clone().filter(|cell| cell.served).count();
+            let ability = match served {
+                0 => Eligibility::None,
+                some if some < cells.count() => Eligibility::Partial,
+                _ => Eligibility::Full,
+            };
+            self.ability
+                .send_if_modified(|last| std::mem::replace(last, ability) != ability);
+        }
     }
 
     /// Completes the permission check of a cell.
@@ -486,6 +501,7 @@ impl Scopes {
                 info!(namespace, "{news}: retrying rejected writes");
             }
             cell.rights = rights;
+            Arc::new([(controller, number)])
         });
         missing
     }
@@ -573,18 +589,13 @@ impl Status {
     /// Requests permission checks of the cells that use this watch and have all their lists.
     fn request_checks(&self) {
         let all = self.scopes.all.lock();
-        for (cells, refusals) in all.cells.iter().zip(&self.scopes.refusals) {
-            for (cell, check) in cells.iter().zip(&refusals.checks) {
-                if self.serves(cell) && all.is_listed(cell) {
-                    check.called.notify_one();
-                }
+        for &(controller, number) in &*all.informers[self.informer][self.scope].used_by {
+            if all.is_listed(&all.cells[controller][number]) {
+                self.scopes.refusals[controller].checks[number]
+                    .called
+                    .notify_one();
             }
         }
-    }
-
-    /// Whether a cell needs this watch.
-    fn serves(&self, cell: &Cell) -> bool {
-        cell.uses.contains(&(self.informer, self.scope))
     }
 
     /// Records that an object was left out.
@@ -607,16 +618,20 @@ impl Status {
     /// always sends `Retry-After` therefore does not extend the period forever.
     pub(crate) fn waits(&self, asked: Duration) {
         self.scopes.update(|all| {
-            let cells = all.cells.iter_mut().flatten();
-            for cell in cells.filter(|cell| self.serves(cell)) {
+            let used_by = Arc::clone(&all.informers[self.informer][self.scope].used_by);
+            for &(controller, number) in &*used_by {
+                let cell = &mut all.cells[controller][number];
                 cell.asked = cell.asked.max(asked);
             }
+            used_by
         });
     }
 
     fn set(&self, change: impl FnOnce(&mut InformerState)) {
-        let (informer, scope) = (self.informer, self.scope);
-        self.scopes
-            .update(|all| change(&mut all.informers[informer][scope]));
+        self.scopes.update(|all| {
+            let state = &mut all.informers[self.informer][self.scope];
+            change(state);
+            Arc::clone(&state.used_by)
+        });
     }
 }

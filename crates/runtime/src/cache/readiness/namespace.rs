@@ -1,6 +1,6 @@
 //! State of the watches and of the cells: whether a cell is in sync and served, and its current problem.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use k8s_openapi::{
     api::{authorization::v1::ResourceAttributes, events::v1::Event},
@@ -196,6 +196,8 @@ pub(super) struct Table {
     pub informers: Vec<Vec<InformerState>>,
     /// By position in [`RequiredAccess::controllers`], then by scope of the reconciled type.
     pub cells: Vec<Vec<Cell>>,
+    /// At most the end of the first grace period that is running. At that time all cells are judged.
+    pub deadline: Option<Instant>,
 }
 
 /// State of one controller in one scope of its reconciled type.
@@ -237,6 +239,8 @@ pub(super) enum Need {
 pub(super) struct InformerState {
     /// The namespace that is watched. `None`: the whole cluster.
     pub namespace: Option<String>,
+    /// The cells that need this watch, as controller and position. A change of the watch concerns no other cell.
+    pub used_by: Arc<[(usize, usize)]>,
     pub synced: bool,
     pub need: Need,
     pub failure: Option<Problem>,
@@ -252,6 +256,7 @@ impl InformerState {
     fn new(namespace: Option<String>, is_optional: bool) -> Self {
         Self {
             namespace,
+            used_by: Arc::default(),
             synced: false,
             need: if is_optional {
                 Need::Unknown(0)
@@ -359,10 +364,23 @@ impl Table {
             let cells = scopes.map(|scope| Cell::new(needs, access, namespaces, scope));
             cells.collect()
         });
-        Self {
+        let mut table = Self {
             informers: informers.collect(),
             cells: cells.collect(),
+            deadline: None,
+        };
+        let rows = table.informers.iter();
+        let mut used_by: Vec<Vec<Vec<_>>> = rows.map(|row| vec![Vec::new(); row.len()]).collect();
+        for (controller, number) in table.cells() {
+            for &(informer, scope) in &table.cells[controller][number].uses {
+                used_by[informer][scope].push((controller, number));
+            }
         }
+        let states = table.informers.iter_mut().flatten();
+        for (state, cells) in states.zip(used_by.into_iter().flatten()) {
+            state.used_by = cells.into();
+        }
+        table
     }
 
     /// Returns the controller and the position of all cells, by scope.
@@ -398,7 +416,7 @@ impl Table {
         })
     }
 
-    /// Whether a cell has a [problem](Self::problem). Each change of a watch checks all cells, so no text is made.
+    /// Whether a cell has a [problem](Self::problem). Each change of a watch checks its cells, so no text is made.
     fn has_problem(&self, cell: &Cell) -> bool {
         self.failure(cell).is_some() || !self.is_in_sync(cell)
     }
