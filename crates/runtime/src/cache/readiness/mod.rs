@@ -61,10 +61,10 @@ pub(crate) struct Scopes {
     needs: RequiredAccess,
     grace: Duration,
     all: Mutex<Table>,
-    /// Notified when the state of a watch or of a cell has changed.
+    /// Notified when a watch or a permission check reports its state.
     changed: Notify,
-    /// Notified when [`Table::deadline`] is earlier than before.
-    earlier: Notify,
+    /// Notified when an update sets an earlier [`Table::deadline`].
+    deadline_set: Notify,
     /// Cells in sync, as controller and position, in the order of their initial sync. Cells are never removed.
     in_sync: watch::Sender<Vec<(usize, usize)>>,
     ability: watch::Sender<Eligibility>,
@@ -88,7 +88,7 @@ impl Scopes {
         Arc::new(Self {
             grace,
             changed: Notify::new(),
-            earlier: Notify::new(),
+            deadline_set: Notify::new(),
             in_sync: watch::Sender::new(Vec::new()),
             ability: watch::Sender::new(Eligibility::None),
             regained: regained
@@ -186,7 +186,7 @@ impl Scopes {
     pub(crate) async fn supervise(self: Arc<Self>) {
         loop {
             let deadline = self.all.lock().deadline;
-            let ended = async {
+            let grace_ends = async {
                 match deadline {
                     Some(deadline) => sleep_until(deadline).await,
                     None => std::future::pending().await,
@@ -194,13 +194,12 @@ impl Scopes {
             };
             tokio::select! {
                 biased;
-                () = self.earlier.notified() => continue,
-                () = ended => {}
+                () = self.deadline_set.notified() => continue,
+                () = grace_ends => {}
             }
             let mut all = self.all.lock();
-            all.deadline = None;
             let cells: Vec<_> = all.cells().collect();
-            self.judge(&mut all, &cells);
+            all.deadline = self.judge(&mut all, &cells);
         }
     }
 
@@ -321,7 +320,7 @@ impl Scopes {
         partial.map(|(kind, _)| *kind).collect()
     }
 
-    /// Waits for a change of the state of a watch. Only for a program that does not [`supervise`](Self::supervise).
+    /// Waits until a watch or a permission check reports its state. Only one caller at a time may wait.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
@@ -407,8 +406,8 @@ impl Scopes {
     }
 
     fn not_served(&self, all: &Table) -> String {
-        // The watch of a cluster-scoped type serves the cells of all namespaces, so their texts may be equal.
-        let (mut texts, mut known) = (Vec::new(), HashSet::new());
+        // A failure of the watch of a cluster-scoped type is the problem of the cells of all namespaces, with the same text.
+        let (mut texts, mut seen) = (Vec::new(), HashSet::new());
         for (controller, number) in all.cells() {
             let cell = &all.cells[controller][number];
             let problem = all.problem(&self.needs, cell).filter(|_| !cell.served);
@@ -416,49 +415,52 @@ impl Scopes {
                 Some(name) => format!("{name}: {}", problem.text),
                 None => problem.text,
             });
-            texts.extend(text.filter(|text| known.insert(text.clone())));
+            texts.extend(text.filter(|text| seen.insert(text.clone())));
         }
         texts.join("; ")
     }
 
-    /// Applies `change`, which returns the cells that it concerns.
+    /// Applies `change` and updates the derived state of the cells that it returns. They must include each cell that uses the
+    /// changed state.
     fn update(&self, change: impl FnOnce(&mut Table) -> Arc<[(usize, usize)]>) {
         let mut all = self.all.lock();
         let cells = change(&mut all);
-        self.judge(&mut all, &cells);
+        let end = self.judge(&mut all, &cells);
+        if let Some(end) = end
+            && all.deadline.is_none_or(|deadline| end < deadline)
+        {
+            all.deadline = Some(end);
+            self.deadline_set.notify_one();
+        }
         self.changed.notify_one();
     }
 
-    /// Updates the derived state of these cells.
-    fn judge(&self, all: &mut Table, cells: &[(usize, usize)]) {
+    /// Updates the derived state of these cells, and the eligibility. Returns the end of the first of their grace periods.
+    fn judge(&self, all: &mut Table, cells: &[(usize, usize)]) -> Option<Instant> {
         let now = Instant::now();
-        let mut is_changed = false;
+        let mut first = None;
+        let served_before = all.served;
         for &(controller, number) in cells {
             let is_in_sync = all.is_in_sync(&all.cells[controller][number]);
-            let cell = &mut all.cells[controller][number];
-            if !cell.was_in_sync && is_in_sync {
-                cell.was_in_sync = true;
+            let was_in_sync = &mut all.cells[controller][number].was_in_sync;
+            if !*was_in_sync && is_in_sync {
+                *was_in_sync = true;
                 (self.in_sync).send_modify(|all| all.push((controller, number)));
             }
-            let was_served = cell.served;
             let end = all.judge(&self.needs, (controller, number), now, self.grace);
-            is_changed |= all.cells[controller][number].served != was_served;
-            if let Some(end) = end.filter(|end| all.deadline.is_none_or(|first| *end < first)) {
-                all.deadline = Some(end);
-                self.earlier.notify_one();
-            }
+            first = first.into_iter().chain(end).min();
         }
-        if is_changed {
-            let cells = all.cells.iter().flatten();
-            let served = cells.clone().filter(|cell| cell.served).count();
-            let ability = match served {
+        if all.served != served_before {
+            let count = all.cells.iter().map(Vec::len).sum();
+            let ability = match all.served {
                 0 => Eligibility::None,
-                some if some < cells.count() => Eligibility::Partial,
+                some if some < count => Eligibility::Partial,
                 _ => Eligibility::Full,
             };
             self.ability
                 .send_if_modified(|last| std::mem::replace(last, ability) != ability);
         }
+        first
     }
 
     /// Completes the permission check of a cell.

@@ -196,7 +196,9 @@ pub(super) struct Table {
     pub informers: Vec<Vec<InformerState>>,
     /// By position in [`RequiredAccess::controllers`], then by scope of the reconciled type.
     pub cells: Vec<Vec<Cell>>,
-    /// At most the end of the first grace period that is running. At that time all cells are judged.
+    /// Number of cells that are served.
+    pub served: usize,
+    /// Time when all cells are judged: not after the end of any grace period. `None`: no grace period is running.
     pub deadline: Option<Instant>,
 }
 
@@ -367,6 +369,7 @@ impl Table {
         let mut table = Self {
             informers: informers.collect(),
             cells: cells.collect(),
+            served: 0,
             deadline: None,
         };
         let rows = table.informers.iter();
@@ -416,7 +419,7 @@ impl Table {
         })
     }
 
-    /// Whether a cell has a [problem](Self::problem). Each change of a watch checks its cells, so no text is made.
+    /// Whether a cell has a [problem](Self::problem). Makes no text, because it is called after each change.
     fn has_problem(&self, cell: &Cell) -> bool {
         self.failure(cell).is_some() || !self.is_in_sync(cell)
     }
@@ -467,6 +470,7 @@ impl Table {
             if !cell.served && cell.was_served {
                 info!(namespace = cell.namespace, "{kind}s are served again");
             }
+            self.served += usize::from(!cell.served);
             (cell.served, cell.was_served) = (true, true);
             (cell.since, cell.asked) = (None, Duration::ZERO);
             return None;
@@ -479,6 +483,7 @@ impl Table {
             return Some(end);
         }
         cell.served = false;
+        self.served -= 1;
         let cell = &self.cells[controller][number];
         let problem = self.problem(needs, cell).map(|it| it.text);
         warn!(
