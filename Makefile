@@ -38,7 +38,7 @@ endif
 # enough memory to collect garbage less often (GOGC).
 .PHONY: test-real test-units test-simulated
 test-real:
-	GOGC=800 RUST_TEST_THREADS=$$(($$(nproc) + 3)) flock $(CACHE)/deadlines.lock cargo test --locked --workspace --test integration
+	GOGC=800 RUST_TEST_THREADS=$$(($$(nproc) + 2)) flock $(CACHE)/deadlines.lock cargo test --locked --workspace --test integration
 test-units:
 	nice -n 5 cargo test --locked --workspace $(UNITS)
 	nice -n 5 cargo test --locked --doc
@@ -103,7 +103,7 @@ nix-check: ## build and check everything in flake.nix
 	tests/nix/check.sh
 
 # `--quick` only shows that it works: a release build of the controller takes minutes.
-bench: ## compare with controller-runtime and kube-rs: 30 minutes (ARGS=--quick: 3 minutes, ARGS=--secrets: memory with many Secrets, ARGS=--isolation: of several kinds, ARGS=--failover: after a killed leader)
+bench: ## compare with controller-runtime and kube-rs: 40 minutes (ARGS=--quick: 3 minutes, ARGS=--secrets: memory with many Secrets, ARGS=--isolation: of several kinds, ARGS=--failover: after a killed leader)
 	tests/require.sh
 	crates/testkit/src/cluster/build.sh
 	crates/testkit/src/collector/build.sh
