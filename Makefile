@@ -38,7 +38,7 @@ endif
 # enough memory to collect garbage less often (GOGC).
 .PHONY: test-real test-units test-simulated
 test-real:
-	GOGC=800 RUST_TEST_THREADS=$$(($$(nproc) + 2)) flock $(CACHE)/deadlines.lock cargo test --locked --workspace --test integration
+	GOGC=800 RUST_TEST_THREADS=$$(($$(nproc) + 1)) flock $(CACHE)/deadlines.lock cargo test --locked --workspace --test integration
 test-units:
 	nice -n 5 cargo test --locked --workspace $(UNITS)
 	nice -n 5 cargo test --locked --doc
